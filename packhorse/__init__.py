@@ -5,11 +5,15 @@ Everything a program needs is imported from here; what is not in `__all__` may c
 
 from __future__ import annotations
 
-from packhorse.answer import Abort, Retry, Snooze
-from packhorse.app import Packhorse
-from packhorse.calls import NewCall
-from packhorse.context import JobContext, current_job
-from packhorse.errors import (
+from packhorse.client.app import Packhorse
+from packhorse.client.job import JobHandle, Progress
+from packhorse.client.job_builder import NewCall
+from packhorse.client.pool import Pool
+from packhorse.client.subscriber import Client
+from packhorse.client.task import Task
+from packhorse.core.answer import Abort, Retry, Snooze
+from packhorse.core.context import JobContext, current_job
+from packhorse.core.errors import (
     AccessError,
     AppBroken,
     AppNotFound,
@@ -55,18 +59,13 @@ from packhorse.errors import (
     WorkerNotFound,
     WrongState,
 )
-from packhorse.event import Event, Kind
-from packhorse.failure import Failure
-from packhorse.job import Job, NewJob, Reason, State
-from packhorse.job_handle import JobHandle, Progress
-from packhorse.pool import Pool
-from packhorse.retry import Backoff
+from packhorse.core.event import Event, Kind
+from packhorse.core.failure import Failure
+from packhorse.core.job import Job, NewJob, Reason, State
+from packhorse.core.retry import Backoff
+from packhorse.core.task import Unique, Worker
+from packhorse.core.version import __version__
 from packhorse.storage import Storage, open_storage
-from packhorse.subscriber import Client
-from packhorse.task import Unique, Worker
-from packhorse.task_handle import Task
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Abort",

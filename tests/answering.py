@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from packhorse.event import Kind
+from packhorse.core.event import Kind
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.records import EventFilter
 from tests.cli.yard import FOREMAN, WORKER, Yard

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import packhorse
-from packhorse import errors
+from packhorse.core import errors
 
 NAMES = [
     *("Packhorse", "Task", "JobHandle", "NewCall", "Worker", "Client", "Pool"),

@@ -15,7 +15,7 @@ from contextlib import closing
 from bench.bare import OWNER, open_bare
 from bench.bare.redis import BareRedis
 from packhorse import Packhorse
-from packhorse.outcome import Completed
+from packhorse.core.outcome import Completed
 from packhorse.storage.records import WorkerInfo
 
 BATCH = 200

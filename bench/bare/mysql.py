@@ -14,7 +14,7 @@ import pymysql
 from pymysql.constants import CLIENT
 
 from bench.bare import ARGS, OWNER, RESULT, TASK
-from packhorse.ids import new_id
+from packhorse.core.ids import new_id
 from packhorse.storage.mysql import MySQL
 from packhorse.storage.records import TaskInfo
 

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 
 from bench.bare import ARGS, OWNER, RESULT, TASK
-from packhorse.ids import new_id
+from packhorse.core.ids import new_id
 from packhorse.storage.postgres import Postgres
 
 _COLUMNS = (

@@ -16,7 +16,7 @@ import hiredis
 import msgspec
 
 from bench.bare import ARGS, OWNER, RESULT, TASK
-from packhorse.ids import new_id
+from packhorse.core.ids import new_id
 
 _packed: Callable[[tuple[object, ...]], bytes] = cast(Any, hiredis.pack_command)  # its hints allow one word only
 

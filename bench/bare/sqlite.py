@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from bench.bare import ARGS, OWNER, RESULT, TASK
-from packhorse.ids import new_id
+from packhorse.core.ids import new_id
 from packhorse.storage.sqlite.schema import prepare
 
 _JOB = (

@@ -31,8 +31,8 @@ from bench.web.commands import run_commands
 from bench.web.history import fill
 from bench.web.painting import NoBrowser, paint
 from bench.web.watching import Course, watched_share
-from packhorse.ids import new_id
-from packhorse.job import QUEUED, NewJob
+from packhorse.core.ids import new_id
+from packhorse.core.job import QUEUED, NewJob
 from packhorse.storage import Storage, open_storage
 
 _SLOWEST = 150.0  # milliseconds that 95 of 100 may take

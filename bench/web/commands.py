@@ -10,8 +10,8 @@ import sys
 import time
 
 from bench.web.calls import Timed
-from packhorse.filter_words import find_all
-from packhorse.job import DEAD
+from packhorse.core.job import DEAD
+from packhorse.monitor.filter_words import find_all
 from packhorse.storage import open_storage
 from packhorse.storage.records import Filter
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from packhorse.clock import DAY, SECOND
-from packhorse.failure import Failure
-from packhorse.ids import new_id
-from packhorse.job import Job, NewJob
-from packhorse.outcome import Completed, Failed, Outcome
+from packhorse.core.clock import DAY, SECOND
+from packhorse.core.failure import Failure
+from packhorse.core.ids import new_id
+from packhorse.core.job import Job, NewJob
+from packhorse.core.outcome import Completed, Failed, Outcome
 from packhorse.storage import Storage
 from packhorse.storage.records import ScheduleInfo, TaskInfo, WorkerInfo
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from bench.web.processor import milliseconds
 from bench.web.viewers import Viewers
-from packhorse.ids import new_id
-from packhorse.job import NewJob
+from packhorse.core.ids import new_id
+from packhorse.core.job import NewJob
 from packhorse.storage import Storage
 from packhorse.storage.records import LogLine, WorkerInfo
 

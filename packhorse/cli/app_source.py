@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from packhorse.loading import CANDIDATES
+from packhorse.client.app_loader import CANDIDATES
 
 
 class Named(NamedTuple):

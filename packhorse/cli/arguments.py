@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from packhorse.cli.failing import CommandError, ExitCode
-from packhorse.codec import Signature, encode_args
-from packhorse.errors import BadArguments
+from packhorse.core.codec import Signature, encode_args
+from packhorse.core.errors import BadArguments
 
 _NAMED = re.compile(r"([A-Za-z_]\w*)(:?=)(.*)", re.DOTALL)
 _ANY_SIZE = 1 << 40  # the app, which knows the limit, looks at that

@@ -8,9 +8,6 @@ from pathlib import Path
 
 import click
 
-from packhorse.amounts import size_text
-from packhorse.backup import NO_NEED, back_up
-from packhorse.backup import compact as written_anew
 from packhorse.cli.asking import is_sure
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation
@@ -18,7 +15,10 @@ from packhorse.cli.options import command
 from packhorse.cli.output import escape, say
 from packhorse.cli.putting_back import check_target, is_storage, is_whole, put_back, size_of
 from packhorse.cli.target import open_for_writing
+from packhorse.monitor.text import size_text
 from packhorse.storage import Storage
+from packhorse.storage.backup import NO_NEED, back_up
+from packhorse.storage.backup import compact as written_anew
 
 _OTHERS = "PostgreSQL has pg_dump, Redis BGSAVE; packhorse copy-store moves it to another storage"
 _PATIENCE = 30.0  # seconds until others have ended what they write

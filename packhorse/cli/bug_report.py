@@ -15,16 +15,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from packhorse import __version__
-from packhorse.amounts import count_text
 from packhorse.cli.examining import Patient, Symptom, Verdict
 from packhorse.cli.failing import masked
 from packhorse.cli.invocation import operator
 from packhorse.cli.output import escape
-from packhorse.clock import to_datetime
-from packhorse.errors import SettingsError
-from packhorse.job import State
-from packhorse.settings import NAMES
+from packhorse.core.clock import to_datetime
+from packhorse.core.errors import SettingsError
+from packhorse.core.job import State
+from packhorse.core.settings import NAMES
+from packhorse.core.version import __version__
+from packhorse.monitor.text import count_text
 
 _DRIVERS = ("msgspec", "click", "cronsim", "starlette", "uvicorn", "hiredis", "psycopg", "PyMySQL")
 _MOST_CAUSES = 10

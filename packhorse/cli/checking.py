@@ -10,8 +10,8 @@ from packhorse.cli.failing import CommandError, ExitCode, masked
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command, span_option
 from packhorse.cli.output import escape, paint, say
-from packhorse.findings import Finding, look
-from packhorse.local_liveness import Sign, signs_here
+from packhorse.monitor.health import Finding, look
+from packhorse.monitor.local_liveness import Sign, signs_here
 
 
 @command(

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Protocol
 import click
 from msgspec.structs import replace
 
-from packhorse.amounts import count_text
 from packhorse.cli.asking import is_sure
 from packhorse.cli.completing import complete_job
 from packhorse.cli.failing import CommandError, ExitCode
@@ -21,10 +20,11 @@ from packhorse.cli.job_text import one_line
 from packhorse.cli.options import by_option, gathered
 from packhorse.cli.output import say, short_ids
 from packhorse.cli.where import find_job, ids_from
-from packhorse.errors import BadValue
-from packhorse.filter_words import find_all, parse_parts, say_which
-from packhorse.job import HELD, Job, Operation, State
-from packhorse.named_filters import spelled_out, usable_filters
+from packhorse.core.errors import BadValue
+from packhorse.core.job import HELD, Job, Operation, State
+from packhorse.monitor.filter_words import find_all, parse_parts, say_which
+from packhorse.monitor.named_filters import spelled_out, usable_filters
+from packhorse.monitor.text import count_text
 from packhorse.storage import BATCH, Storage
 from packhorse.storage.records import Seen
 

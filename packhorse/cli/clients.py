@@ -6,7 +6,7 @@ from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command
 from packhorse.cli.output import unless_nought
 from packhorse.cli.table import Column, print_table
-from packhorse.fields import client_fields
+from packhorse.monitor.serializers import client_fields
 
 
 @command(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
-from packhorse import clock
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command
 from packhorse.cli.output import escape, paint, say
 from packhorse.cli.table import Column, print_table
 from packhorse.cli.target import option_or_source
-from packhorse.named_filters import usable_filters
-from packhorse.settings import NAMES
+from packhorse.core import clock
+from packhorse.core.settings import NAMES
+from packhorse.monitor.named_filters import usable_filters
 
 
 def _complete(ctx: click.Context, parameter: click.Parameter, part: str) -> list[str]:

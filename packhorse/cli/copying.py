@@ -19,12 +19,12 @@ from packhorse.cli.options import command, moment_option, span_option
 from packhorse.cli.output import escape, paint, say
 from packhorse.cli.progress import ProgressLine
 from packhorse.cli.where import warn_unserved
-from packhorse.clock import SECOND
-from packhorse.errors import JobNotFound
-from packhorse.fields import plain_fields
-from packhorse.job import Operation, State
-from packhorse.job_handle import JobHandle
-from packhorse.job_text import call_text, cut
+from packhorse.client.job import JobHandle
+from packhorse.core.clock import SECOND
+from packhorse.core.errors import JobNotFound
+from packhorse.core.job import Operation, State
+from packhorse.monitor.job_text import call_text, cut
+from packhorse.monitor.serializers import plain_fields
 
 _MANY = 50  # from here on a line says how far it is
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from packhorse.amounts import count_text
-from packhorse.app import Packhorse
 from packhorse.cli.output import short_id
-from packhorse.clock import DAY
-from packhorse.filter_words import find_all
-from packhorse.job import State
+from packhorse.client.app import Packhorse
+from packhorse.core.clock import DAY
+from packhorse.core.job import State
+from packhorse.monitor.filter_words import find_all
+from packhorse.monitor.text import count_text
 from packhorse.storage import BATCH
 from packhorse.storage.records import Filter, Seen
 

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import click
 
-from packhorse.amounts import count_text
 from packhorse.cli import sample
 from packhorse.cli.failing import ExitCode
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command
 from packhorse.cli.output import say
-from packhorse.job import FINAL, HELD
-from packhorse.job_handle import JobHandle
+from packhorse.client.job import JobHandle
+from packhorse.core.job import FINAL, HELD
+from packhorse.monitor.text import count_text
 from packhorse.storage import open_storage
 
 _LONGEST = 90.0

@@ -13,17 +13,17 @@ from typing import Any
 
 import click
 
-from packhorse.app import Packhorse
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command
 from packhorse.cli.output import say
 from packhorse.cli.serving import PORT_OPTION, WEB_OPTIONS, check_web, redact_option, web_beside
 from packhorse.cli.working import app_and_settings, crew_options, make_foreman, tell_start
-from packhorse.errors import BadValue, StorageError
+from packhorse.client.app import Packhorse
+from packhorse.client.app_loader import find_target
+from packhorse.core.errors import BadValue, StorageError
+from packhorse.core.settings import Settings
 from packhorse.foreman.pulse import FIGURES
 from packhorse.foreman.signals import Signals
-from packhorse.loading import find_target
-from packhorse.settings import Settings
 
 _LOOK_FOR_CHANGES = 0.5
 _REST = 20  # times as long as a look took

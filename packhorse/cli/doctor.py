@@ -14,7 +14,7 @@ from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command
 from packhorse.cli.output import escape, paint, say, terminal_size
 from packhorse.cli.snapshot import take_snapshot
-from packhorse.errors import PackhorseError, SettingsError
+from packhorse.core.errors import PackhorseError, SettingsError
 from packhorse.storage.moving import Stage
 
 _INDENT = 17

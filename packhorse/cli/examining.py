@@ -14,25 +14,26 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from packhorse import __version__, clock
-from packhorse.amounts import count_text, share_text, size_text
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.snapshot import Snapshot, number_in
-from packhorse.clock import MINUTE, SECOND
-from packhorse.coming import late_by, words_and_slots
-from packhorse.errors import AppNotFound, BadValue, PackhorseError, StorageError
-from packhorse.event import Subject
-from packhorse.findings import overdue
-from packhorse.idleness import Idle, idle_text, idlers, remedy
-from packhorse.job import HELD, WAITING, Job, State
-from packhorse.named_filters import usable_filters
-from packhorse.pause_text import held_back_text, pause_text
-from packhorse.presence import is_alive
+from packhorse.core import clock
+from packhorse.core.clock import MINUTE, SECOND
+from packhorse.core.errors import AppNotFound, BadValue, PackhorseError, StorageError
+from packhorse.core.event import Subject
+from packhorse.core.job import HELD, WAITING, Job, State
+from packhorse.core.version import __version__
+from packhorse.monitor.health import overdue
+from packhorse.monitor.idleness import Idle, idle_text, idlers, remedy
+from packhorse.monitor.named_filters import usable_filters
+from packhorse.monitor.pause_text import held_back_text, pause_text
+from packhorse.monitor.presence import is_alive
+from packhorse.monitor.schedules import late_by, words_and_slots
+from packhorse.monitor.text import count_text, share_text, size_text
+from packhorse.monitor.why import span_text
 from packhorse.storage import BATCH, Storage
 from packhorse.storage.broken import is_broken
 from packhorse.storage.moving import closed
 from packhorse.storage.records import Filter, WorkerInfo
-from packhorse.why import span_text
 
 _SLOW_READ, _VERY_SLOW_READ = 20_000, 500_000
 _LITTLE_ROOM, _NO_ROOM = 1 << 30, 100 << 20

@@ -20,9 +20,9 @@ from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command, refuse_beside
 from packhorse.cli.output import escape, json_text, say
-from packhorse.filter_words import find_all, parse_parts
-from packhorse.job import SCHEDULED, WAITING, Job, NewJob, UniqueLock
-from packhorse.named_filters import spelled_out, usable_filters
+from packhorse.core.job import SCHEDULED, WAITING, Job, NewJob, UniqueLock
+from packhorse.monitor.filter_words import find_all, parse_parts
+from packhorse.monitor.named_filters import spelled_out, usable_filters
 from packhorse.storage import Storage
 from packhorse.storage.records import Enqueued, Filter, Placement
 

@@ -16,8 +16,8 @@ import click
 
 from packhorse.cli.output import escape_lines, json_text, paint, say
 from packhorse.cli.streams import cannot_hold
-from packhorse.codec import nearest
-from packhorse.errors import (
+from packhorse.core.codec import nearest
+from packhorse.core.errors import (
     AccessError,
     AppBroken,
     AppNotFound,
@@ -36,7 +36,7 @@ from packhorse.errors import (
     WaitTimeout,
     WorkerNotFound,
 )
-from packhorse.settings import mask_urls
+from packhorse.core.settings import mask_urls
 
 
 class ExitCode(IntEnum):

@@ -8,19 +8,19 @@ from collections.abc import Iterator, Sequence
 import click
 import msgspec
 
-from packhorse.amounts import share_text
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.job_text import place_text
 from packhorse.cli.options import command, number_option
 from packhorse.cli.output import Shown, escape, escape_lines, paint, pair_lines, say, short_id
 from packhorse.cli.table import Column, print_table
-from packhorse.codec import nearest
-from packhorse.failure import Failure
-from packhorse.fields import CauseFields, failure_fields
-from packhorse.filters import past_moment
-from packhorse.job import State
-from packhorse.job_text import cut
+from packhorse.core.codec import nearest
+from packhorse.core.failure import Failure
+from packhorse.core.job import State
+from packhorse.monitor.filters import past_moment
+from packhorse.monitor.job_text import cut
+from packhorse.monitor.serializers import CauseFields, failure_fields
+from packhorse.monitor.text import share_text
 from packhorse.storage import Storage
 from packhorse.storage.records import Count, FailureGroup, Filter
 

@@ -19,20 +19,20 @@ from typing import Any, NamedTuple
 import click
 from msgspec.structs import replace
 
-from packhorse import clock
-from packhorse.amounts import count_text
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command
 from packhorse.cli.output import say
-from packhorse.clock import DAY, HOUR, MINUTE, SECOND
-from packhorse.cron import Cron
-from packhorse.event import Subject
-from packhorse.failure import Failure
-from packhorse.ids import new_id
-from packhorse.job import Job, NewJob, State
-from packhorse.outcome import Completed, Failed, Halted, Outcome
-from packhorse.schedule import slot_id
+from packhorse.client.schedule import slot_id
+from packhorse.core import clock
+from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND
+from packhorse.core.cron import Cron
+from packhorse.core.event import Subject
+from packhorse.core.failure import Failure
+from packhorse.core.ids import new_id
+from packhorse.core.job import Job, NewJob, State
+from packhorse.core.outcome import Completed, Failed, Halted, Outcome
+from packhorse.monitor.text import count_text
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.records import CheckIn, Filter, LogLine, ScheduleInfo, TaskInfo, Tick, WorkerInfo
 

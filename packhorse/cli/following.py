@@ -16,11 +16,11 @@ from msgspec.structs import replace
 
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.output import escape, fit_line, paint, say, short_id, state_style
-from packhorse.event import Event, Subject
-from packhorse.fields import job_fields
-from packhorse.filter_words import find_all
-from packhorse.job import Job
-from packhorse.job_text import call_text, remark, state_text, try_text
+from packhorse.core.event import Event, Subject
+from packhorse.core.job import Job
+from packhorse.monitor.filter_words import find_all
+from packhorse.monitor.job_text import call_text, remark, state_text, try_text
+from packhorse.monitor.serializers import job_fields
 from packhorse.storage import BATCH, Storage
 from packhorse.storage.listing import fits
 from packhorse.storage.records import EventFilter, Filter

@@ -7,12 +7,12 @@ import sqlite3
 
 import click
 
-from packhorse import __version__
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command
 from packhorse.cli.output import say
-from packhorse.codec import nearest
+from packhorse.core.codec import nearest
+from packhorse.core.version import __version__
 
 TOPICS = {
     "exit-codes": """\

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import functools
 
-from packhorse.app import Packhorse
 from packhorse.cli.output import Shown, escape, json_text, paint, picked, say
 from packhorse.cli.target import app_from, app_here, open_existing, open_for_writing, source_in_app, url_source
-from packhorse.settings import Settings, load_settings
+from packhorse.client.app import Packhorse
+from packhorse.core.settings import Settings, load_settings
 from packhorse.storage import Storage
 from packhorse.storage.moving import problems
 

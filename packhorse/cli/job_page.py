@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from packhorse.amounts import count_text, size_text
 from packhorse.cli.completing import complete_job
 from packhorse.cli.failing import ExitCode
 from packhorse.cli.invocation import Invocation
@@ -28,14 +27,15 @@ from packhorse.cli.output import (
     state_style,
 )
 from packhorse.cli.where import find_job
-from packhorse.event import Event
-from packhorse.failure import Failure
-from packhorse.fields import event_fields, log_fields, plain_fields, runner_of, stored_json
-from packhorse.job import COMPLETED, FINAL, HELD, EffectiveJob, Job, Operation, State, is_legal
-from packhorse.job_handle import JobHandle
-from packhorse.job_text import call_text, cut, state_text, try_text
+from packhorse.client.job import JobHandle
+from packhorse.core.event import Event
+from packhorse.core.failure import Failure
+from packhorse.core.job import COMPLETED, FINAL, HELD, EffectiveJob, Job, Operation, State, is_legal
+from packhorse.monitor.job_text import call_text, cut, state_text, try_text
+from packhorse.monitor.serializers import event_fields, log_fields, plain_fields, runner_of, stored_json
+from packhorse.monitor.text import count_text, size_text
+from packhorse.monitor.why import span_text
 from packhorse.storage.records import LogKind, LogLine, TaskInfo
-from packhorse.why import span_text
 
 _FEW_LINES = 10
 _FEW_EVENTS = 12

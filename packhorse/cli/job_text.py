@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 from packhorse.cli.output import escape
-from packhorse.clock import MINUTE, SECOND
-from packhorse.job import Job
-from packhorse.job_text import call_text, cut, state_text
-from packhorse.why import span_text
+from packhorse.core.clock import MINUTE, SECOND
+from packhorse.core.job import Job
+from packhorse.monitor.job_text import call_text, cut, state_text
+from packhorse.monitor.why import span_text
 
 
 def place_text(place: str | None) -> str:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import click
 from msgspec.structs import replace
 
-from packhorse.amounts import count_text
 from packhorse.cli.completing import complete_filter, complete_job, complete_queue, complete_task, complete_worker
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.following import follow_jobs, new_events, newest_event, stored_events
@@ -36,20 +35,21 @@ from packhorse.cli.output import (
 from packhorse.cli.search import Found, search
 from packhorse.cli.table import Column, print_table
 from packhorse.cli.where import find_job
-from packhorse.clock import SECOND
-from packhorse.codec import nearest
-from packhorse.errors import BadValue
-from packhorse.event import Event, Kind, Subject, known_kind
-from packhorse.event_objects import served, with_objects
-from packhorse.fields import event_fields, iso, job_fields, object_fields, queue_fields
-from packhorse.filter_words import find_all, find_pages, parse_parts
-from packhorse.job import HELD, Job, State
-from packhorse.job_text import call_text, cut, moment, remark, state_text, try_text
-from packhorse.named_filters import spelled_out, usable_filters
-from packhorse.pause_text import pause_text
+from packhorse.core.clock import SECOND
+from packhorse.core.codec import nearest
+from packhorse.core.errors import BadValue
+from packhorse.core.event import Event, Kind, Subject, known_kind
+from packhorse.core.job import HELD, Job, State
+from packhorse.monitor.event_objects import served, with_objects
+from packhorse.monitor.filter_words import find_all, find_pages, parse_parts
+from packhorse.monitor.job_text import call_text, cut, moment, remark, state_text, try_text
+from packhorse.monitor.named_filters import spelled_out, usable_filters
+from packhorse.monitor.pause_text import pause_text
+from packhorse.monitor.serializers import event_fields, iso, job_fields, object_fields, queue_fields
+from packhorse.monitor.text import count_text
+from packhorse.monitor.why import span_text
 from packhorse.storage.listing import is_tallied
 from packhorse.storage.records import EventFilter, Filter, QueueInfo
-from packhorse.why import span_text
 
 _ROWS = 50
 _LONG_VALUE = 120

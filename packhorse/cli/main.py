@@ -263,7 +263,7 @@ def _help_of(words: str) -> str:
 
 def _show_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
-        from packhorse import __version__
+        from packhorse.core.version import __version__
 
         say(f"packhorse {__version__}")
         ctx.exit()

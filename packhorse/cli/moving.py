@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from packhorse.amounts import count_text
 from packhorse.cli.asking import is_sure
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation
@@ -15,11 +14,12 @@ from packhorse.cli.options import command, span_option
 from packhorse.cli.output import escape, say
 from packhorse.cli.progress import ProgressLine
 from packhorse.cli.target import open_existing, open_for_writing
-from packhorse.clock import SECOND
-from packhorse.copying import End, Progress, cancel, check_apart, copy_storage
-from packhorse.errors import PackhorseError, StorageError
-from packhorse.settings import load_settings, mask_url
+from packhorse.core.clock import SECOND
+from packhorse.core.errors import PackhorseError, StorageError
+from packhorse.core.settings import load_settings, mask_url
+from packhorse.monitor.text import count_text
 from packhorse.storage.moving import Stage
+from packhorse.storage.transfer import End, Progress, cancel, check_apart, copy_storage
 
 
 @command(

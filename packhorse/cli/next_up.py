@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from packhorse.amounts import count_text
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command, number_option
 from packhorse.cli.output import escape, say, short_ids
 from packhorse.cli.table import Column, print_table
-from packhorse.job import QUEUED
-from packhorse.job_text import call_text
-from packhorse.next_jobs import Upcoming, in_order, weights_told
+from packhorse.core.job import QUEUED
+from packhorse.monitor.job_text import call_text
+from packhorse.monitor.next_jobs import Upcoming, in_order, weights_told
+from packhorse.monitor.text import count_text
 from packhorse.storage.contract import BATCH
 from packhorse.storage.records import BY_AGE, Filter
 

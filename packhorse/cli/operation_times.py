@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from packhorse.amounts import count_text, significant
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.output import paint
 from packhorse.cli.table import Column, print_table, table_lines
+from packhorse.monitor.text import count_text, significant
 from packhorse.storage.records import OperationTimes
 
 COLUMNS = (

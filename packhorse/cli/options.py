@@ -18,9 +18,9 @@ from click.core import ParameterSource
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation, operator
 from packhorse.cli.pager import paged
-from packhorse.clock import microseconds
-from packhorse.errors import BadValue
-from packhorse.filters import parse_moment
+from packhorse.core.clock import microseconds
+from packhorse.core.errors import BadValue
+from packhorse.monitor.filters import parse_moment
 
 Function = Callable[..., Any]
 

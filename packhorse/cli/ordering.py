@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import click
 
-from packhorse.amounts import count_text
 from packhorse.cli.asking import is_sure
 from packhorse.cli.completing import complete_worker
 from packhorse.cli.failing import CommandError, ExitCode
@@ -20,14 +19,15 @@ from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import by_option, command, gathered, number_option, span_option
 from packhorse.cli.output import escape, say
 from packhorse.cli.watching import looks
-from packhorse.errors import BadValue
-from packhorse.event import Subject
-from packhorse.order import NOT_IN_PROGRAM, Do, Order
-from packhorse.presence import is_alive
-from packhorse.stacks import give_order, refuse_to_pool
+from packhorse.core.errors import BadValue
+from packhorse.core.event import Subject
+from packhorse.core.order import NOT_IN_PROGRAM, Do, Order
+from packhorse.monitor.presence import is_alive
+from packhorse.monitor.stacks import give_order, refuse_to_pool
+from packhorse.monitor.text import count_text
+from packhorse.monitor.why import span_text
 from packhorse.storage import Storage
 from packhorse.storage.records import WorkerInfo
-from packhorse.why import span_text
 
 _MOST_WORKERS = _MOST_SLOTS = 1_024
 _DONE = {

@@ -17,12 +17,12 @@ from typing import Any, TextIO
 import click
 import msgspec
 
-from packhorse.clock import to_datetime
-from packhorse.codec import nearest
-from packhorse.errors import BadValue
-from packhorse.fields import iso
-from packhorse.job_text import cut
-from packhorse.why import span_text
+from packhorse.core.clock import to_datetime
+from packhorse.core.codec import nearest
+from packhorse.core.errors import BadValue
+from packhorse.monitor.job_text import cut
+from packhorse.monitor.serializers import iso
+from packhorse.monitor.why import span_text
 
 # Control characters, and those that turn the direction of writing around: a terminal would obey them.
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")

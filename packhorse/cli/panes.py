@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from packhorse.app import Packhorse
 from packhorse.cli.failures import SILENCED, all_causes
 from packhorse.cli.looking import job_table
 from packhorse.cli.output import Shown, short_id, short_owner, unless_nought
@@ -18,12 +17,13 @@ from packhorse.cli.status import QUEUE_COLUMNS, queue_cells
 from packhorse.cli.table import Column, table_lines
 from packhorse.cli.tasks import TASK_COLUMNS, known_tasks, task_cells
 from packhorse.cli.workers import holds_of
-from packhorse.event import Subject
-from packhorse.job import HELD, Job, State
-from packhorse.job_text import call_text, remark, try_text
-from packhorse.presence import busy_slots, is_alive, presence_of
+from packhorse.client.app import Packhorse
+from packhorse.core.event import Subject
+from packhorse.core.job import HELD, Job, State
+from packhorse.monitor.job_text import call_text, remark, try_text
+from packhorse.monitor.presence import busy_slots, is_alive, presence_of
+from packhorse.monitor.why import span_text
 from packhorse.storage.records import Filter, Span
-from packhorse.why import span_text
 
 _MOST = 500
 

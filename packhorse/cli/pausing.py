@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from packhorse.amounts import count_text
 from packhorse.cli.asking import is_sure
 from packhorse.cli.completing import complete_queue, complete_task
 from packhorse.cli.failing import CommandError, ExitCode
@@ -15,9 +14,10 @@ from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import Function, by_option, command, span_option, with_options
 from packhorse.cli.output import escape, say
 from packhorse.cli.where import check_queue, check_task
-from packhorse.clock import SECOND
-from packhorse.pause_text import pause_text
-from packhorse.why import span_text
+from packhorse.core.clock import SECOND
+from packhorse.monitor.pause_text import pause_text
+from packhorse.monitor.text import count_text
+from packhorse.monitor.why import span_text
 
 
 def on_queues(function: Function) -> Function:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from packhorse.cli.output import escape, paint, say, terminal_size
-from packhorse.job_text import cut
+from packhorse.monitor.job_text import cut
 
 _WIDTH = 24
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from packhorse.amounts import count_text
 from packhorse.cli.asking import is_sure
 from packhorse.cli.choosing import number_of_jobs
 from packhorse.cli.failing import ExitCode
@@ -12,9 +11,10 @@ from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command, span_option
 from packhorse.cli.output import say
 from packhorse.cli.progress import ProgressLine
-from packhorse.filter_words import find_all
-from packhorse.job import FINAL, State
-from packhorse.retention import retention
+from packhorse.core.job import FINAL, State
+from packhorse.monitor.filter_words import find_all
+from packhorse.monitor.retention import retention
+from packhorse.monitor.text import count_text
 from packhorse.storage import Storage
 from packhorse.storage.records import EventFilter, Filter, Pruned, Retention
 

@@ -14,11 +14,11 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
-from packhorse.amounts import count_text
-from packhorse.backup import BESIDE, back_up
 from packhorse.cli.failing import CommandError, ExitCode
-from packhorse.clock import now
-from packhorse.presence import is_alive
+from packhorse.core.clock import now
+from packhorse.monitor.presence import is_alive
+from packhorse.monitor.text import count_text
+from packhorse.storage.backup import BESIDE, back_up
 from packhorse.storage.records import WorkerInfo
 
 _PATIENCE = 30.0  # seconds until others have ended what they write

@@ -11,13 +11,13 @@ from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import by_option, command, number_option
 from packhorse.cli.output import escape, paint, say, short_id, unless_nought
 from packhorse.cli.table import Column, print_table
-from packhorse.clock import from_datetime
-from packhorse.coming import late_by, shown_schedule, words_and_slots
-from packhorse.errors import BadValue
-from packhorse.fields import iso
-from packhorse.schedule import find_schedule
+from packhorse.client.schedule import find_schedule
+from packhorse.core.clock import from_datetime
+from packhorse.core.errors import BadValue
+from packhorse.monitor.schedules import late_by, shown_schedule, words_and_slots
+from packhorse.monitor.serializers import iso
+from packhorse.monitor.why import span_text
 from packhorse.storage.records import ScheduleInfo
-from packhorse.why import span_text
 
 _SLOTS = 5
 _MOST_SLOTS = 10_000

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.output import escape
-from packhorse.filters import SLOWEST_OF, slowest
-from packhorse.job import Job
+from packhorse.core.job import Job
+from packhorse.monitor.filters import SLOWEST_OF, slowest
 from packhorse.storage.listing import BY_DUE_TIME, LATEST_FINISHED, NEWEST, decode_cursor, order_for
 from packhorse.storage.records import Filter
 

@@ -12,9 +12,6 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from packhorse.amounts import count_text
-from packhorse.announcement import known_task
-from packhorse.app import Packhorse
 from packhorse.cli.arguments import fitted, named_only, read_given
 from packhorse.cli.completing import complete_job, complete_task
 from packhorse.cli.failing import CommandError, ExitCode
@@ -25,20 +22,23 @@ from packhorse.cli.output import escape, json_text, paint, say, short_id, state_
 from packhorse.cli.target import is_foreign, missing_file
 from packhorse.cli.watching import Watcher, looks
 from packhorse.cli.where import find_job, ids_from, warn_unserved
-from packhorse.clock import MINUTE, SECOND, from_datetime
-from packhorse.codec import Signature, nearest
-from packhorse.errors import BadURL, JobFailed, StorageError, TaskNotFound
-from packhorse.failure import Failure
-from packhorse.fields import job_fields, plain_fields, stored_json
-from packhorse.job import COMPLETED, DEAD, FINAL, WAITING, Job
-from packhorse.job_handle import JobHandle, job_failed
-from packhorse.job_text import call_text, cut, error_line, state_text
-from packhorse.presence import has_free_slot, presence_of
-from packhorse.serving import words_in
+from packhorse.client.announcements import known_task
+from packhorse.client.app import Packhorse
+from packhorse.client.job import JobHandle, job_failed
+from packhorse.core.clock import MINUTE, SECOND, from_datetime
+from packhorse.core.codec import Signature, nearest
+from packhorse.core.errors import BadURL, JobFailed, StorageError, TaskNotFound
+from packhorse.core.failure import Failure
+from packhorse.core.job import COMPLETED, DEAD, FINAL, WAITING, Job
+from packhorse.core.task import TaskOptions
+from packhorse.monitor.job_text import call_text, cut, error_line, state_text
+from packhorse.monitor.presence import has_free_slot, presence_of
+from packhorse.monitor.serializers import job_fields, plain_fields, stored_json
+from packhorse.monitor.served_queues import words_in
+from packhorse.monitor.text import count_text
+from packhorse.monitor.why import span_text
 from packhorse.storage import BATCH, Storage
 from packhorse.storage.records import WorkerInfo
-from packhorse.task import TaskOptions
-from packhorse.why import span_text
 
 _NEGATIVE = re.compile(r"-\d[\d.eE+-]*")
 _MARK = "\0"

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packhorse.app import Packhorse
 from packhorse.cli.failing import ExitCode
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import Function, command, with_options
@@ -27,9 +26,10 @@ from packhorse.cli.working import (
     make_foreman,
     tell_start,
 )
+from packhorse.client.app import Packhorse
+from packhorse.client.app_loader import find_target
+from packhorse.core.settings import Settings, read_setting
 from packhorse.foreman.signals import Signals
-from packhorse.loading import find_target
-from packhorse.settings import Settings, read_setting
 
 if TYPE_CHECKING:
     from packhorse.web.security.access import Access

@@ -9,8 +9,8 @@ from packhorse.cli.failures import all_causes, meant, silence_text
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import by_option, command, span_option
 from packhorse.cli.output import escape, say
-from packhorse.clock import DAY
-from packhorse.fields import iso
+from packhorse.core.clock import DAY
+from packhorse.monitor.serializers import iso
 
 
 @command(

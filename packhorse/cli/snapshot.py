@@ -11,20 +11,20 @@ from typing import NamedTuple
 
 import msgspec
 
-from packhorse.amounts import count_text, significant
-from packhorse.clock import HOUR, MINUTE, SECOND
-from packhorse.event import Subject
-from packhorse.idleness import Idle, Idler, idle_text, idlers, remedy, takers
-from packhorse.job import HELD, WAITING, State
-from packhorse.measures import Measured, measured
-from packhorse.pause_text import pause_text
-from packhorse.presence import busy_slots, crews_lost, is_alive, lost_text
-from packhorse.serving import Unserved, tasks_by_queue, why_unserved
-from packhorse.settings import Settings
+from packhorse.core.clock import HOUR, MINUTE, SECOND
+from packhorse.core.event import Subject
+from packhorse.core.job import HELD, WAITING, State
+from packhorse.core.settings import Settings
+from packhorse.monitor.idleness import Idle, Idler, idle_text, idlers, remedy, takers
+from packhorse.monitor.measures import Measured, measured
+from packhorse.monitor.pause_text import pause_text
+from packhorse.monitor.presence import busy_slots, crews_lost, is_alive, lost_text
+from packhorse.monitor.served_queues import Unserved, tasks_by_queue, why_unserved
+from packhorse.monitor.text import count_text, significant
+from packhorse.monitor.why import span_text
 from packhorse.storage import Storage
 from packhorse.storage.moving import Move, Stage, closed
 from packhorse.storage.records import Health, Point, QueueInfo, Span, WorkerInfo
-from packhorse.why import span_text
 
 _LATELY = 5  # minutes over which rates are taken
 _BARS = 10

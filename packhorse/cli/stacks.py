@@ -8,9 +8,9 @@ from packhorse.cli.options import command
 from packhorse.cli.ordering import Whom, chosen_ones, name_of, on_workers
 from packhorse.cli.output import escape, paint, say
 from packhorse.cli.watching import looks
-from packhorse.stacks import ask_for_stacks, crew_of, have_answered, stacks_of
+from packhorse.monitor.stacks import ask_for_stacks, crew_of, have_answered, stacks_of
+from packhorse.monitor.why import span_text
 from packhorse.storage.records import WorkerInfo
-from packhorse.why import span_text
 
 
 @command("stacks", "packhorse stacks 6Sy9y8qR", "packhorse stacks --all", "packhorse stacks mule:4711 --json")

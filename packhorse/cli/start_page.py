@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from packhorse import __version__
 from packhorse.cli.failing import CommandError
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.output import escape, paint, say
-from packhorse.errors import PackhorseError
-from packhorse.event import Subject
-from packhorse.job import HELD, WAITING, State
-from packhorse.presence import is_alive
+from packhorse.core.errors import PackhorseError
+from packhorse.core.event import Subject
+from packhorse.core.job import HELD, WAITING, State
+from packhorse.core.version import __version__
+from packhorse.monitor.presence import is_alive
 
 # The first five of these that there are.
 _FIRST = ("demo", "dev", "work", "run", "status", "jobs", "enqueue", "job", "queues")

@@ -8,7 +8,6 @@ from typing import Any
 import click
 import msgspec
 
-from packhorse.amounts import count_text, per_second_text, share_text, significant
 from packhorse.cli.completing import complete_queue, complete_task
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.operation_times import print_times
@@ -16,16 +15,17 @@ from packhorse.cli.options import command, refuse_beside, span_option
 from packhorse.cli.output import paint, unless_nought
 from packhorse.cli.table import Column, print_table
 from packhorse.cli.where import check_queue, check_task
-from packhorse.clock import DAY, MINUTE, SECOND
-from packhorse.errors import BadValue
-from packhorse.fields import operation_fields
-from packhorse.measures import Measured, bounded, by_queue, by_task, measured
-from packhorse.operation_times import said_by, together
-from packhorse.presence import is_alive
+from packhorse.core.clock import DAY, MINUTE, SECOND
+from packhorse.core.errors import BadValue
+from packhorse.monitor.measures import Measured, bounded, by_queue, by_task, measured
+from packhorse.monitor.operation_times import said_by, together
+from packhorse.monitor.presence import is_alive
+from packhorse.monitor.serializers import operation_fields
+from packhorse.monitor.text import count_text, per_second_text, share_text, significant
+from packhorse.monitor.totals import ended, midnight_before, today_of
+from packhorse.monitor.why import span_text
 from packhorse.storage import Storage
 from packhorse.storage.records import Point, Span
-from packhorse.totals import ended, midnight_before, today_of
-from packhorse.why import span_text
 
 _LONGEST = 90 * DAY
 

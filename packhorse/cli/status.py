@@ -11,20 +11,20 @@ from typing import Any
 import click
 import msgspec
 
-from packhorse.amounts import count_text, per_second_text, share_text, size_text
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command, span_option
 from packhorse.cli.output import escape, paint, say, terminal_size, unless_nought, unpainted
 from packhorse.cli.snapshot import Snapshot, bars, notices, number_in, take_snapshot
 from packhorse.cli.stats import percentile_text, time_text
 from packhorse.cli.table import Column, table_lines, width_of, wrapped
-from packhorse.clock import SECOND
-from packhorse.event import Subject
-from packhorse.fields import queue_fields
-from packhorse.job import HELD, State
+from packhorse.core.clock import SECOND
+from packhorse.core.event import Subject
+from packhorse.core.job import HELD, State
+from packhorse.monitor.serializers import queue_fields
+from packhorse.monitor.text import count_text, per_second_text, share_text, size_text
+from packhorse.monitor.totals import midnight_before, today_of, totals_of
+from packhorse.monitor.why import span_text
 from packhorse.storage.records import QueueInfo, Span
-from packhorse.totals import midnight_before, today_of, totals_of
-from packhorse.why import span_text
 
 _CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 _MOST_NOTICES = 6

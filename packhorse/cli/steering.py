@@ -25,17 +25,17 @@ from packhorse.cli.pausing import named_queues, on_queues
 from packhorse.cli.progress import ProgressLine
 from packhorse.cli.watching import looks
 from packhorse.cli.where import check_queue, check_task, warn_unserved
-from packhorse.clock import SECOND
-from packhorse.errors import WrongState
-from packhorse.failure import Failure
-from packhorse.fields import steered_fields
-from packhorse.job import FINAL, HELD, WAITING, Job, Operation, State, is_legal
-from packhorse.job_handle import JobHandle
-from packhorse.job_text import call_text, cut
+from packhorse.client.job import JobHandle
+from packhorse.core.clock import SECOND
+from packhorse.core.errors import WrongState
+from packhorse.core.failure import Failure
+from packhorse.core.job import FINAL, HELD, WAITING, Job, Operation, State, is_legal
+from packhorse.core.task import TaskOptions, check_name
+from packhorse.monitor.job_text import call_text, cut
+from packhorse.monitor.serializers import steered_fields
+from packhorse.monitor.why import still_goes_on
 from packhorse.storage import Storage
 from packhorse.storage.records import Seen, Steered
-from packhorse.task import TaskOptions, check_name
-from packhorse.why import still_goes_on
 
 _AT_ONCE = 500  # jobs in one write: enough to be quick, few enough that Ctrl-C is heard soon
 _ASKED = "asked to stop"

@@ -13,8 +13,8 @@ from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command
 from packhorse.cli.output import escape, escape_lines, paint, say
 from packhorse.cli.progress import ProgressLine
-from packhorse.clock import TurnedClock
 from packhorse.conformance.subject import subject_of
+from packhorse.core.clock import TurnedClock
 
 if TYPE_CHECKING:
     from packhorse.conformance.running import Broken, Result

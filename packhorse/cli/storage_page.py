@@ -8,17 +8,17 @@ from collections.abc import Iterator
 
 import msgspec
 
-from packhorse.amounts import count_text, fact_text, significant, size_text
 from packhorse.cli.failing import masked
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command
 from packhorse.cli.output import escape, paint, print_pairs, say
 from packhorse.cli.target import option_or_source
-from packhorse.clock import SECOND
-from packhorse.connection_totals import ConnectionTotals, connection_totals
-from packhorse.errors import StorageError
-from packhorse.fields import HealthFields, health_fields
-from packhorse.presence import is_alive
+from packhorse.core.clock import SECOND
+from packhorse.core.errors import StorageError
+from packhorse.monitor.connection_totals import ConnectionTotals, connection_totals
+from packhorse.monitor.presence import is_alive
+from packhorse.monitor.serializers import HealthFields, health_fields
+from packhorse.monitor.text import count_text, fact_text, significant, size_text
 from packhorse.storage import Storage
 from packhorse.storage.records import Health
 

@@ -15,12 +15,12 @@ import traceback
 from pathlib import Path
 from urllib.parse import quote
 
-from packhorse.app import Packhorse
 from packhorse.cli.app_source import storage_named_by
 from packhorse.cli.failing import CommandError, ExitCode
-from packhorse.errors import AppBroken, AppNotFound, BadURL
-from packhorse.loading import CANDIDATES, load_app
-from packhorse.settings import Settings, mask_url
+from packhorse.client.app import Packhorse
+from packhorse.client.app_loader import CANDIDATES, load_app
+from packhorse.core.errors import AppBroken, AppNotFound, BadURL
+from packhorse.core.settings import Settings, mask_url
 from packhorse.storage import Storage, open_storage
 
 _PACKAGE = Path(__file__).parents[1]

@@ -8,18 +8,18 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from packhorse.amounts import size_text
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command
 from packhorse.cli.output import Shown, escape, unless_nought
 from packhorse.cli.stats import percentile_text
 from packhorse.cli.table import Column, print_table
-from packhorse.fields import iso, task_fields
-from packhorse.job import HELD, WAITING, State
-from packhorse.job_text import cut
-from packhorse.measures import Measured, by_task
+from packhorse.core.job import HELD, WAITING, State
+from packhorse.monitor.job_text import cut
+from packhorse.monitor.measures import Measured, by_task
+from packhorse.monitor.serializers import iso, task_fields
+from packhorse.monitor.text import size_text
+from packhorse.monitor.why import span_text
 from packhorse.storage.records import Point, Span, Tally, TaskInfo
-from packhorse.why import span_text
 
 TASK_COLUMNS = (
     Column("TASK", flexible=True, style=lambda text: "yellow" if text.endswith(" ?") else None),

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import click
 
-from packhorse.app import Packhorse
 from packhorse.cli.deeds import Deeds
 from packhorse.cli.failures import all_causes, cause_lines
 from packhorse.cli.invocation import Invocation
@@ -25,9 +24,10 @@ from packhorse.cli.screen import GONE, RESIZED, Screen
 from packhorse.cli.snapshot import Snapshot, take_snapshot
 from packhorse.cli.status import header_lines, status_fields
 from packhorse.cli.table import table_lines
-from packhorse.clock import SECOND
-from packhorse.errors import PackhorseError, StorageError
-from packhorse.job import HELD, UNFINISHED
+from packhorse.client.app import Packhorse
+from packhorse.core.clock import SECOND
+from packhorse.core.errors import PackhorseError, StorageError
+from packhorse.core.job import HELD, UNFINISHED
 from packhorse.storage.moving import problems
 from packhorse.storage.records import Filter
 

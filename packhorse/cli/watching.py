@@ -8,19 +8,19 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from packhorse.app import Packhorse
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.job_text import place_text
 from packhorse.cli.output import escape, paint, say, short_id
 from packhorse.cli.progress import ProgressLine
-from packhorse.clock import SECOND
-from packhorse.errors import JobNotFound, WaitTimeout
-from packhorse.failure import Failure
-from packhorse.fields import event_fields, log_fields
-from packhorse.job import FINAL, WAITING, Job, State
-from packhorse.job_text import error_line
+from packhorse.client.app import Packhorse
+from packhorse.core.clock import SECOND
+from packhorse.core.errors import JobNotFound, WaitTimeout
+from packhorse.core.failure import Failure
+from packhorse.core.job import FINAL, WAITING, Job, State
+from packhorse.monitor.job_text import error_line
+from packhorse.monitor.serializers import event_fields, log_fields
+from packhorse.monitor.why import span_text
 from packhorse.storage.records import EventFilter, LogKind, LogLine
-from packhorse.why import span_text
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.2
 _SOON = 0.7  # seconds after which one wants to know why a job waits

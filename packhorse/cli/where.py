@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.output import escape, paint
-from packhorse.clock import to_datetime
-from packhorse.codec import nearest
-from packhorse.errors import JobNotFound
-from packhorse.event import Kind, Subject
-from packhorse.id_part import SHORTEST, SURE, WHOLE, jobs_with_part
-from packhorse.job import Job
-from packhorse.presence import is_alive
-from packhorse.serving import tasks_by_queue, why_unserved
+from packhorse.core.clock import to_datetime
+from packhorse.core.codec import nearest
+from packhorse.core.errors import JobNotFound
+from packhorse.core.event import Kind, Subject
+from packhorse.core.job import Job
+from packhorse.monitor.id_part import SHORTEST, SURE, WHOLE, jobs_with_part
+from packhorse.monitor.presence import is_alive
+from packhorse.monitor.served_queues import tasks_by_queue, why_unserved
 from packhorse.storage import Storage
 from packhorse.storage.records import EventFilter
 

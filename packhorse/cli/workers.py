@@ -7,21 +7,21 @@ from collections.abc import Iterable, Sequence
 
 import click
 
-from packhorse.amounts import count_text
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.operation_times import trace_option
 from packhorse.cli.options import command
 from packhorse.cli.output import Shown, escape, paint, short_owner, unless_nought
 from packhorse.cli.table import Column, print_table
-from packhorse.event import Subject
-from packhorse.fields import worker_fields
-from packhorse.job import HELD, WAITING, State
-from packhorse.job_text import cut
-from packhorse.presence import Presence, crews_lost, is_alive, lost_text, presence_of
-from packhorse.serving import served_by
+from packhorse.core.event import Subject
+from packhorse.core.job import HELD, WAITING, State
+from packhorse.monitor.job_text import cut
+from packhorse.monitor.presence import Presence, crews_lost, is_alive, lost_text, presence_of
+from packhorse.monitor.serializers import worker_fields
+from packhorse.monitor.served_queues import served_by
+from packhorse.monitor.text import count_text
+from packhorse.monitor.why import span_text
 from packhorse.storage import BATCH, Storage
 from packhorse.storage.records import Filter, WorkerInfo
-from packhorse.why import span_text
 
 _MOST_TOLD = 5  # crews that are gone
 

@@ -14,31 +14,32 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
-from packhorse import __version__, announcement
-from packhorse.amounts import count_text
-from packhorse.app import Packhorse
-from packhorse.chores import Chore, EndWorker, SteadyTime, StuckJobs, all_chores
-from packhorse.chores.tell_results import TellResults
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.job_text import place_text
 from packhorse.cli.options import Function, command, span_option, with_options
 from packhorse.cli.output import say
 from packhorse.cli.target import source_in_app
-from packhorse.errors import BadValue, StorageError
+from packhorse.client import announcements
+from packhorse.client.app import Packhorse
+from packhorse.client.app_loader import find_target, load_app
+from packhorse.core.errors import BadValue, StorageError
+from packhorse.core.job import QUEUED
+from packhorse.core.settings import Settings, Size, reload_settings
+from packhorse.core.task import RegisteredTask
+from packhorse.core.version import __version__
 from packhorse.foreman import Foreman
+from packhorse.foreman.chores import Chore, EndWorker, SteadyTime, StuckJobs, all_chores
+from packhorse.foreman.chores.tell_results import TellResults
 from packhorse.foreman.crew import Launch
 from packhorse.foreman.death import frozen_workers, kill_workers
 from packhorse.foreman.pulse import Callee
 from packhorse.foreman.signals import Signals
 from packhorse.foreman.size import most_workers
-from packhorse.job import QUEUED
-from packhorse.loading import find_target, load_app
-from packhorse.log_lines import LOG_FORMATS, formatter_of
-from packhorse.serving import is_chosen, parse_choice
-from packhorse.settings import Settings, Size, reload_settings
+from packhorse.monitor.served_queues import is_chosen, parse_choice
+from packhorse.monitor.text import count_text
 from packhorse.storage import open_storage
 from packhorse.storage.moving import closed
-from packhorse.task import RegisteredTask
+from packhorse.worker.log_format import LOG_FORMATS, formatter_of
 from packhorse.worker.resident import can_be_known
 
 log = logging.getLogger("packhorse")
@@ -243,7 +244,7 @@ def _warn_of_limits(app: Packhorse, options: dict[str, Any]) -> None:
 
 def announce(app: Packhorse, order: str | None) -> None:
     """Tell the storage which tasks and schedules the app has: others enqueue by name before any worker is there."""
-    announcement.announce(app.storage, app.announcements(), order)
+    announcements.announce(app.storage, app.announcements(), order)
     app.put_schedules()
 
 
@@ -252,7 +253,7 @@ def announce_again(app: Packhorse, order: str | None) -> None:
     code than the foreman has."""
     known = {task.name for task in app.storage.tasks() if task.announced_at is not None}
     unknown = [task for task in app.announcements() if task.name not in known]
-    announcement.announce(app.storage, unknown, order)
+    announcements.announce(app.storage, unknown, order)
     if not known:
         app.put_schedules()
 

@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from typing import Any, TypeVar
 
-from packhorse.clock import HOUR, SECOND
-from packhorse.event import Event, Kind
-from packhorse.failure import Failure
-from packhorse.job import (
+from packhorse.core.clock import HOUR, SECOND
+from packhorse.core.event import Event, Kind
+from packhorse.core.failure import Failure
+from packhorse.core.job import (
     ABORTED,
     COMPLETED,
     DEAD,
@@ -27,7 +27,7 @@ from packhorse.job import (
     Token,
     UniqueLock,
 )
-from packhorse.outcome import Completed, Failed, Outcome, Snoozed, Stopped, Verdict
+from packhorse.core.outcome import Completed, Failed, Outcome, Snoozed, Stopped, Verdict
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import CheckIn, EventFilter, Filter, LogLine, Tally, WorkerInfo
 

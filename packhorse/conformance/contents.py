@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from packhorse.amounts import count_text
+from packhorse.monitor.text import count_text
 from packhorse.storage import Storage
 from packhorse.storage.records import EventFilter, Filter
 

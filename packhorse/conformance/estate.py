@@ -6,7 +6,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from packhorse.clock import DAY, HOUR, MINUTE, SECOND, TurnedClock
 from packhorse.conformance.builders import (
     FAILURE,
     add,
@@ -20,9 +19,10 @@ from packhorse.conformance.builders import (
     run,
     unique,
 )
-from packhorse.event import Subject
-from packhorse.job import COMPLETED, HELD, QUEUED, State
-from packhorse.outcome import Completed, Failed, Halted
+from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND, TurnedClock
+from packhorse.core.event import Subject
+from packhorse.core.job import COMPLETED, HELD, QUEUED, State
+from packhorse.core.outcome import Completed, Failed, Halted
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import (
     CheckIn,

@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from packhorse.clock import TurnedClock
 from packhorse.conformance.contents import contents_of
 from packhorse.conformance.subject import NEW_EACH_TIME, Door, Subject
-from packhorse.errors import BadValue, PackhorseError
+from packhorse.core.clock import TurnedClock
+from packhorse.core.errors import BadValue, PackhorseError
 from packhorse.storage import Storage
 
 _HERE = Path(__file__).parent

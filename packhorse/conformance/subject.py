@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from packhorse.clock import DAY, Now
+from packhorse.client.app_loader import load_module
 from packhorse.conformance.contents import contents_of
-from packhorse.errors import AppNotFound, BadValue, PackhorseError
-from packhorse.job import NewJob
-from packhorse.loading import load_module
-from packhorse.settings import mask_url
+from packhorse.core.clock import DAY, Now
+from packhorse.core.errors import AppNotFound, BadValue, PackhorseError
+from packhorse.core.job import NewJob
+from packhorse.core.settings import mask_url
 from packhorse.storage import Storage, open_storage
 
 Door = Callable[[], Storage]

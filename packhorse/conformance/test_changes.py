@@ -12,9 +12,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from packhorse import changes
-from packhorse.changes import Changed
-from packhorse.clock import DAY, HOUR, SECOND, TurnedClock
 from packhorse.conformance.builders import (
     FAILURE,
     LEASE,
@@ -29,8 +26,10 @@ from packhorse.conformance.builders import (
     stored,
     tallies,
 )
-from packhorse.event import Event
-from packhorse.job import (
+from packhorse.core import transitions
+from packhorse.core.clock import DAY, HOUR, SECOND, TurnedClock
+from packhorse.core.event import Event
+from packhorse.core.job import (
     ABORTED,
     COMPLETED,
     DEAD,
@@ -50,7 +49,8 @@ from packhorse.job import (
     Token,
     is_legal,
 )
-from packhorse.outcome import Completed, Failed, Halted, Outcome, Overrun, Released, Snoozed, Stopped, Verdict
+from packhorse.core.outcome import Completed, Failed, Halted, Outcome, Overrun, Released, Snoozed, Stopped, Verdict
+from packhorse.core.transitions import Changed
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import CheckIn, CheckInAnswer, LogLine, Retention, Steered
 
@@ -117,7 +117,7 @@ def _finish(operation: Operation, source: State, target: State, outcome: Outcome
         assert storage.finish([outcome(job.token)]) == [Verdict.ACCEPTED]
 
     return Case(
-        operation, source, target, act, lambda job, now: changes.settled(job, outcome(job.token), now), {}, asked
+        operation, source, target, act, lambda job, now: transitions.settled(job, outcome(job.token), now), {}, asked
     )
 
 
@@ -161,19 +161,19 @@ def _rescue_ran(storage: Storage, job: Job) -> None:
 
 def _hand_backs(state: State) -> Iterator[Case]:
     def released(job: Job, now: int) -> Changed:
-        return changes.released(job, now, "stopping")
+        return transitions.released(job, now, "stopping")
 
     def rescued(job: Job, now: int) -> Changed:
-        return changes.rescued(job, now, "killed by signal 9")
+        return transitions.rescued(job, now, "killed by signal 9")
 
     def rescued_ran(job: Job, now: int) -> Changed:
-        return changes.rescued(job, now, "killed by signal 9", ran=True)
+        return transitions.rescued(job, now, "killed by signal 9", ran=True)
 
     def released_for_later(job: Job, now: int) -> Changed:
-        return changes.released(job, now, "unknown task", 5_000_000)
+        return transitions.released(job, now, "unknown task", 5_000_000)
 
     def halted(job: Job, now: int) -> Changed:
-        return changes.settled(job, Halted(job.token, "its process was killed by SIGSEGV"), now)
+        return transitions.settled(job, Halted(job.token, "its process was killed by SIGSEGV"), now)
 
     yield Case(Operation.RELEASE, state, SCHEDULED, _release_for_later, released_for_later)
     yield Case(Operation.RESCUE, state, QUEUED, _halt, halted)
@@ -199,16 +199,20 @@ def _ends(state: State) -> Iterator[Case]:
     def expire(storage: Storage, job: Job) -> None:
         assert storage.expire() == 1
 
-    yield _steering(Operation.ABORT, state, target, lambda job, now: changes.aborted(job, now, "olga"))
-    yield Case(Operation.EXPIRE, state, target, expire, changes.expired, {"total_timeout": 5 * SECOND, "begun": True})
+    yield _steering(Operation.ABORT, state, target, lambda job, now: transitions.aborted(job, now, "olga"))
+    yield Case(
+        Operation.EXPIRE, state, target, expire, transitions.expired, {"total_timeout": 5 * SECOND, "begun": True}
+    )
 
 
 def _priority_changes(state: State) -> Iterator[Case]:
-    yield _steering(Operation.SET_PRIORITY, state, state, lambda job, now: changes.reprioritised(job, 9, now, "olga"))
+    yield _steering(
+        Operation.SET_PRIORITY, state, state, lambda job, now: transitions.reprioritised(job, 9, now, "olga")
+    )
 
 
 def _queue_changes(state: State) -> Iterator[Case]:
-    yield _steering(Operation.SET_QUEUE, state, state, lambda job, now: changes.requeued(job, "slow", now, "olga"))
+    yield _steering(Operation.SET_QUEUE, state, state, lambda job, now: transitions.requeued(job, "slow", now, "olga"))
 
 
 def _delete(storage: Storage, job: Job) -> None:
@@ -229,10 +233,10 @@ def _start(storage: Storage, job: Job) -> None:
 
 
 def _cases() -> Iterator[Case]:
-    yield Case(Operation.PROMOTE, SCHEDULED, QUEUED, _promote, changes.promoted)
-    yield Case(Operation.PROMOTE, RETRYING, QUEUED, _promote, changes.promoted)
-    yield Case(Operation.RESERVE, QUEUED, RESERVED, _reserve, lambda job, now: changes.reserved(job, WORKER, now))
-    yield Case(Operation.START, RESERVED, RUNNING, _start, changes.started)
+    yield Case(Operation.PROMOTE, SCHEDULED, QUEUED, _promote, transitions.promoted)
+    yield Case(Operation.PROMOTE, RETRYING, QUEUED, _promote, transitions.promoted)
+    yield Case(Operation.RESERVE, QUEUED, RESERVED, _reserve, lambda job, now: transitions.reserved(job, WORKER, now))
+    yield Case(Operation.START, RESERVED, RUNNING, _start, transitions.started)
     for state in HELD:
         yield from _finishes(state)
         yield from _hand_backs(state)
@@ -240,14 +244,18 @@ def _cases() -> Iterator[Case]:
         yield from _ends(state)
         yield from _priority_changes(state)
     for state in WAITING:
-        yield _steering(Operation.FORCE_START, state, QUEUED, lambda job, now: changes.forced(job, now, "olga"))
+        yield _steering(Operation.FORCE_START, state, QUEUED, lambda job, now: transitions.forced(job, now, "olga"))
     for state in (*sorted(WAITING), DEAD, ABORTED):
         yield from _queue_changes(state)
     for state in (DEAD, ABORTED, RETRYING):
-        yield _steering(Operation.RETRY, state, QUEUED, lambda job, now: changes.retried(job, now, "olga"))
+        yield _steering(Operation.RETRY, state, QUEUED, lambda job, now: transitions.retried(job, now, "olga"))
     for state in WAITING | FINAL:
         yield Case(
-            Operation.DELETE, state, None, _delete, lambda job, now: Changed(job, [changes.deleted(job, now, "olga")])
+            Operation.DELETE,
+            state,
+            None,
+            _delete,
+            lambda job, now: Changed(job, [transitions.deleted(job, now, "olga")]),
         )
 
 
@@ -289,7 +297,7 @@ def test_enqueueing_queues_or_schedules(storage: Storage, clock: TurnedClock, de
     storage.enqueue([new])
 
     job = stored(storage, new.id)
-    expected = changes.added(new, job.seq, clock())
+    expected = transitions.added(new, job.seq, clock())
     assert job == expected.job
     assert job.state is (SCHEDULED if delay else QUEUED)
     assert _without_ids(history(storage, new.id)) == expected.events

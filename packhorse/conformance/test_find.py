@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from packhorse.clock import HOUR, SECOND, TurnedClock
 from packhorse.conformance.builders import (
     FAILURE,
     add,
@@ -25,20 +24,11 @@ from packhorse.conformance.builders import (
     tallies,
     unique,
 )
-from packhorse.errors import BadValue
-from packhorse.failure import Failure
-from packhorse.job import (
-    COMPLETED,
-    FINAL,
-    HELD,
-    QUEUED,
-    RETRYING,
-    RUNNING,
-    SCHEDULED,
-    WAITING,
-    State,
-)
-from packhorse.outcome import Completed, Failed, Outcome
+from packhorse.core.clock import HOUR, SECOND, TurnedClock
+from packhorse.core.errors import BadValue
+from packhorse.core.failure import Failure
+from packhorse.core.job import COMPLETED, FINAL, HELD, QUEUED, RETRYING, RUNNING, SCHEDULED, WAITING, State
+from packhorse.core.outcome import Completed, Failed, Outcome
 from packhorse.storage.contract import BATCH, Storage
 from packhorse.storage.records import Argument, Count, Filter, TaskInfo
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from packhorse.clock import HOUR, MINUTE, SECOND, TurnedClock
 from packhorse.conformance.builders import (
     FAILURE,
     WORKER,
@@ -32,10 +31,11 @@ from packhorse.conformance.builders import (
     tallies,
     unique,
 )
-from packhorse.errors import NotUnique
-from packhorse.event import Kind
-from packhorse.job import COMPLETED, FINAL, QUEUED, RESERVED, RETRYING, SCHEDULED, Job, NewJob, State
-from packhorse.outcome import Completed, Failed, Stopped
+from packhorse.core.clock import HOUR, MINUTE, SECOND, TurnedClock
+from packhorse.core.errors import NotUnique
+from packhorse.core.event import Kind
+from packhorse.core.job import COMPLETED, FINAL, QUEUED, RESERVED, RETRYING, SCHEDULED, Job, NewJob, State
+from packhorse.core.outcome import Completed, Failed, Stopped
 from packhorse.storage import open_storage
 from packhorse.storage.contract import BATCH, Storage
 from packhorse.storage.records import Enqueued, EventFilter, Placement, Retention, Steered

@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 import pytest
 
-from packhorse.clock import MINUTE, SECOND, TurnedClock
 from packhorse.conformance.builders import FAILURE, history, join, new_job, recount, stored, tallies
-from packhorse.event import Event, Kind
-from packhorse.job import FINAL, HELD, Job, Reason, Token
-from packhorse.outcome import Completed, Failed, Outcome, Snoozed, Stopped
+from packhorse.core.clock import MINUTE, SECOND, TurnedClock
+from packhorse.core.event import Event, Kind
+from packhorse.core.job import FINAL, HELD, Job, Reason, Token
+from packhorse.core.outcome import Completed, Failed, Outcome, Snoozed, Stopped
 from packhorse.storage.contract import Storage
 
 RELEASED, RESCUED = "handed back", "worker died"

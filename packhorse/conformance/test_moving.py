@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from packhorse.clock import SECOND, TurnedClock
 from packhorse.conformance.builders import (
     FAILURE,
     add,
@@ -25,11 +24,11 @@ from packhorse.conformance.builders import (
     unique,
 )
 from packhorse.conformance.estate import as_left, assert_same, everything, furnish
-from packhorse.copying import End, cancel, copy_storage
-from packhorse.errors import CopyRefused, NotUnique, StorageClosed
-from packhorse.event import Kind
-from packhorse.job import HELD, QUEUED, RUNNING, Token
-from packhorse.outcome import Completed, Failed, Verdict
+from packhorse.core.clock import SECOND, TurnedClock
+from packhorse.core.errors import CopyRefused, NotUnique, StorageClosed
+from packhorse.core.event import Kind
+from packhorse.core.job import HELD, QUEUED, RUNNING, Token
+from packhorse.core.outcome import Completed, Failed, Verdict
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
 from packhorse.storage.moving import Move, Section, Stage
@@ -46,6 +45,7 @@ from packhorse.storage.records import (
     Tick,
     WorkerInfo,
 )
+from packhorse.storage.transfer import End, cancel, copy_storage
 
 NOTHING_KEPT = Retention(completed=0, dead=0, aborted=0, events=0, clients=0)
 MARK = Move("copy-1", Stage.CLOSING, "redis://elsewhere", 1)
@@ -438,7 +438,7 @@ class Breaking:
 def test_a_copy_that_is_broken_off_after_any_page_goes_on(
     storage: Storage, clock: TurnedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packhorse.copying.BATCH", 20)
+    monkeypatch.setattr("packhorse.storage.transfer.BATCH", 20)
     source = open_storage("memory://", now=clock)
     furnish(source, clock)
     before, tries, counts = everything(source), 0, dict[str, int]()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from packhorse.clock import HOUR, SECOND, TurnedClock
 from packhorse.conformance.builders import (
     FAILURE,
     add,
@@ -17,9 +16,10 @@ from packhorse.conformance.builders import (
     stored,
     take,
 )
-from packhorse.errors import BadValue
-from packhorse.job import RANK_FORCED, RANK_HALTED, RANK_RECOVERED
-from packhorse.outcome import Completed, Failed
+from packhorse.core.clock import HOUR, SECOND, TurnedClock
+from packhorse.core.errors import BadValue
+from packhorse.core.job import RANK_FORCED, RANK_HALTED, RANK_RECOVERED
+from packhorse.core.outcome import Completed, Failed
 from packhorse.storage.contract import BATCH, Storage
 from packhorse.storage.records import TaskInfo
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from packhorse.clock import HOUR, MINUTE, SECOND, TurnedClock
 from packhorse.conformance.builders import WORKER, add, in_every_state, in_state, join, run
-from packhorse.event import Kind, Subject
-from packhorse.job import HELD, QUEUED, RUNNING, State
-from packhorse.order import Do, Order
-from packhorse.outcome import Completed
+from packhorse.core.clock import HOUR, MINUTE, SECOND, TurnedClock
+from packhorse.core.event import Kind, Subject
+from packhorse.core.job import HELD, QUEUED, RUNNING, State
+from packhorse.core.order import Do, Order
+from packhorse.core.outcome import Completed
 from packhorse.storage.contract import Storage
 from packhorse.storage.moving import Move, Stage
 from packhorse.storage.records import EventFilter, Outlook, ScheduleInfo, WorkerInfo

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from packhorse.clock import DAY, HOUR, MINUTE, SECOND, TurnedClock
 from packhorse.conformance.builders import (
     FAILURE,
     WORKER,
@@ -24,11 +23,12 @@ from packhorse.conformance.builders import (
     run,
     stored,
 )
-from packhorse.event import Kind, Subject
-from packhorse.failure import Failure
-from packhorse.job import ABORTED, COMPLETED, DEAD, QUEUED, RESERVED, RETRYING, RUNNING, UNFINISHED
-from packhorse.outcome import Completed, Failed, Halted, Snoozed
-from packhorse.series import CAME, LIMITS, STEPS, WENT, step_of
+from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND, TurnedClock
+from packhorse.core.event import Kind, Subject
+from packhorse.core.failure import Failure
+from packhorse.core.job import ABORTED, COMPLETED, DEAD, QUEUED, RESERVED, RETRYING, RUNNING, UNFINISHED
+from packhorse.core.outcome import Completed, Failed, Halted, Snoozed
+from packhorse.core.series import CAME, LIMITS, STEPS, WENT, step_of
 from packhorse.storage.contract import Storage
 from packhorse.storage.moving import Section
 from packhorse.storage.records import EventFilter, FailureGroup, Filter, Point, Retention, Span

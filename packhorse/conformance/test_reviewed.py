@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from packhorse.clock import DAY, HOUR, SECOND, TurnedClock
 from packhorse.conformance.builders import (
     FAILURE,
     WORKER,
@@ -20,9 +19,10 @@ from packhorse.conformance.builders import (
     take,
     unique,
 )
-from packhorse.event import Event, Kind, Subject
-from packhorse.job import ABORTED, COMPLETED, DEAD, QUEUED, RANK_FORCED, RUNNING, Job, Reason, State
-from packhorse.outcome import Completed, Failed
+from packhorse.core.clock import DAY, HOUR, SECOND, TurnedClock
+from packhorse.core.event import Event, Kind, Subject
+from packhorse.core.job import ABORTED, COMPLETED, DEAD, QUEUED, RANK_FORCED, RUNNING, Job, Reason, State
+from packhorse.core.outcome import Completed, Failed
 from packhorse.storage import BATCH
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import ClientInfo, EventFilter, Filter, LogLine, Placement, Retention, Span

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from packhorse.clock import HOUR, MINUTE, SECOND, TurnedClock
 from packhorse.conformance.builders import add, at_once, find_all, ids, new_job, recount, stored, tallies, unique
-from packhorse.event import Kind, Subject
+from packhorse.core.clock import HOUR, MINUTE, SECOND, TurnedClock
+from packhorse.core.event import Kind, Subject
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter, Placement, ScheduleInfo, Tick
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from packhorse.clock import DAY, HOUR, SECOND, TurnedClock
 from packhorse.conformance.builders import (
     FAILURE,
     WORKER,
@@ -26,9 +25,10 @@ from packhorse.conformance.builders import (
     take,
     tallies,
 )
-from packhorse.errors import BadValue
-from packhorse.event import Kind, Subject
-from packhorse.job import (
+from packhorse.core.clock import DAY, HOUR, SECOND, TurnedClock
+from packhorse.core.errors import BadValue
+from packhorse.core.event import Kind, Subject
+from packhorse.core.job import (
     ABORTED,
     COMPLETED,
     DEAD,
@@ -47,7 +47,7 @@ from packhorse.job import (
     is_legal,
     rank_of,
 )
-from packhorse.outcome import Completed, Failed, Outcome, Snoozed, Stopped
+from packhorse.core.outcome import Completed, Failed, Outcome, Snoozed, Stopped
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import CheckIn, EventFilter, Filter, LogLine, Seen, Steered
 

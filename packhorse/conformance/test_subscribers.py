@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from packhorse.clock import SECOND, TurnedClock
 from packhorse.conformance.builders import (
     add,
     finish,
@@ -19,10 +18,11 @@ from packhorse.conformance.builders import (
     take,
     tallies,
 )
-from packhorse.errors import ClientNotFound
-from packhorse.event import Kind, Subject
-from packhorse.job import COMPLETED, FINAL, UNFINISHED, State
-from packhorse.outcome import Completed
+from packhorse.core.clock import SECOND, TurnedClock
+from packhorse.core.errors import ClientNotFound
+from packhorse.core.event import Kind, Subject
+from packhorse.core.job import COMPLETED, FINAL, UNFINISHED, State
+from packhorse.core.outcome import Completed
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import MOST_MISSED, ClientInfo, EventFilter, Retention
 

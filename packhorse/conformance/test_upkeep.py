@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from packhorse.clock import DAY, HOUR, MINUTE, SECOND, TurnedClock
 from packhorse.conformance.builders import (
     FAILURE,
     LEASE,
@@ -29,10 +28,11 @@ from packhorse.conformance.builders import (
     tallies,
     unique,
 )
-from packhorse.errors import WorkerExists
-from packhorse.event import Kind, Subject
-from packhorse.failure import Failure
-from packhorse.job import (
+from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND, TurnedClock
+from packhorse.core.errors import WorkerExists
+from packhorse.core.event import Kind, Subject
+from packhorse.core.failure import Failure
+from packhorse.core.job import (
     ABORTED,
     COMPLETED,
     DEAD,
@@ -49,7 +49,7 @@ from packhorse.job import (
     State,
     Token,
 )
-from packhorse.outcome import Completed, Failed, Snoozed, Verdict
+from packhorse.core.outcome import Completed, Failed, Snoozed, Verdict
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import ClientInfo, EventFilter, LogLine, Pruned, Rescued, Retention, WorkerInfo
 

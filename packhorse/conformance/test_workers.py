@@ -12,13 +12,13 @@ from queue import Empty, SimpleQueue
 import pytest
 from msgspec.structs import replace
 
-from packhorse.clock import SECOND, TurnedClock
 from packhorse.conformance.builders import WORKER, add, at_once, in_state, join, kinds, new_job, snapshot, stored
-from packhorse.errors import WorkerExists
-from packhorse.event import Kind, Subject
-from packhorse.job import ABORTED, HELD, QUEUED, RESERVED, RUNNING, Reason, State
-from packhorse.order import Do, Order
-from packhorse.outcome import Completed, Verdict
+from packhorse.core.clock import SECOND, TurnedClock
+from packhorse.core.errors import WorkerExists
+from packhorse.core.event import Kind, Subject
+from packhorse.core.job import ABORTED, HELD, QUEUED, RESERVED, RUNNING, Reason, State
+from packhorse.core.order import Do, Order
+from packhorse.core.outcome import Completed, Verdict
 from packhorse.storage.contract import OTHER_QUEUES, Storage
 from packhorse.storage.records import EventFilter, Stop, WorkerInfo
 

@@ -9,7 +9,6 @@ from functools import partial
 import pytest
 from msgspec.structs import replace
 
-from packhorse.clock import HOUR, SECOND, TurnedClock
 from packhorse.conformance.builders import (
     FAILURE,
     WORKER,
@@ -29,10 +28,11 @@ from packhorse.conformance.builders import (
     take,
     tallies,
 )
-from packhorse.errors import WorkerNotFound
-from packhorse.event import Kind
-from packhorse.failure import Failure
-from packhorse.job import (
+from packhorse.core.clock import HOUR, SECOND, TurnedClock
+from packhorse.core.errors import WorkerNotFound
+from packhorse.core.event import Kind
+from packhorse.core.failure import Failure
+from packhorse.core.job import (
     ABORTED,
     COMPLETED,
     DEAD,
@@ -49,7 +49,7 @@ from packhorse.job import (
     Token,
     rank_of,
 )
-from packhorse.outcome import Completed, Failed, Outcome, Overrun, Released, Snoozed, Stopped, Verdict
+from packhorse.core.outcome import Completed, Failed, Outcome, Overrun, Released, Snoozed, Stopped, Verdict
 from packhorse.storage.contract import BATCH, Storage
 from packhorse.storage.records import CheckIn, CheckInAnswer, Enqueued, LogKind, LogLine, TaskInfo, dropped_lines
 

@@ -9,13 +9,13 @@ import itertools
 import time
 from collections.abc import Callable, Collection, Mapping
 
-from packhorse.clock import SECOND
+from packhorse.core.clock import SECOND
+from packhorse.core.job import QUEUED
 from packhorse.foreman.crew import Crew
 from packhorse.foreman.duty import Duty
 from packhorse.foreman.member import Serving
 from packhorse.foreman.scaling import Need
-from packhorse.job import QUEUED
-from packhorse.serving import queues_to_serve
+from packhorse.monitor.served_queues import queues_to_serve
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import Filter, Outlook, QueueInfo
 

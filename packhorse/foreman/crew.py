@@ -23,16 +23,16 @@ from typing import IO, Any, Self
 import msgspec
 from msgspec.structs import replace
 
-from packhorse.board import Board
-from packhorse.channel import CONDEMNED, Channel, Message
+from packhorse.core.outcome import Overrun
+from packhorse.core.settings import Settings, mask_url
 from packhorse.foreman import death
 from packhorse.foreman.backoff import YOUNG
 from packhorse.foreman.leftovers import BOARD, make_directory
 from packhorse.foreman.member import Member, Serving
 from packhorse.foreman.scaling import Hand
-from packhorse.outcome import Overrun
-from packhorse.settings import Settings, mask_url
-from packhorse.spool import Spool
+from packhorse.worker.ipc import CONDEMNED, Channel, Message
+from packhorse.worker.shared_status import Board
+from packhorse.worker.spool import Spool
 
 log = logging.getLogger("packhorse")
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from packhorse.chores.chore import Chore, EndWorker, SteadyTime, StuckJobs
-from packhorse.clock import SECOND
+from packhorse.core.clock import SECOND
+from packhorse.core.outcome import Overrun
+from packhorse.core.settings import Settings
 from packhorse.foreman.backlog import Backlog
+from packhorse.foreman.chores.chore import Chore, EndWorker, SteadyTime, StuckJobs
 from packhorse.foreman.crew import Crew
 from packhorse.foreman.heartbeat import Heartbeat
 from packhorse.foreman.lookout import Lookout
@@ -19,10 +21,8 @@ from packhorse.foreman.orders import Orders
 from packhorse.foreman.pulse import Record
 from packhorse.foreman.settling import Settling
 from packhorse.foreman.timetable import Timetable
-from packhorse.outcome import Overrun
-from packhorse.settings import Settings
-from packhorse.spool import Spool
 from packhorse.storage.contract import Storage
+from packhorse.worker.spool import Spool
 
 Chores = Sequence[Chore] | Callable[[SteadyTime, EndWorker, StuckJobs], Sequence[Chore]]
 """The chores, or a function that makes them and is handed what tells the time while this foreman is steady, what ends

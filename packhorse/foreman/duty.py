@@ -12,8 +12,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from packhorse.amounts import count_text
-from packhorse.errors import PackhorseError, StorageUnavailable
+from packhorse.core.errors import PackhorseError, StorageUnavailable
+from packhorse.monitor.text import count_text
 
 log = logging.getLogger("packhorse")
 

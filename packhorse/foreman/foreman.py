@@ -19,10 +19,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from packhorse import __version__
-from packhorse.clock import SECOND
-from packhorse.connection_totals import told_connections
-from packhorse.errors import PackhorseError
+from packhorse.core.clock import SECOND
+from packhorse.core.errors import PackhorseError
+from packhorse.core.order import Do, Order
+from packhorse.core.settings import Settings
+from packhorse.core.version import __version__
 from packhorse.foreman.backoff import YOUNG, Backoff
 from packhorse.foreman.crew import Crew, Ended, Launch
 from packhorse.foreman.duties import Chores, Duties
@@ -35,13 +36,12 @@ from packhorse.foreman.rolling import Rolling
 from packhorse.foreman.scaling import Plan
 from packhorse.foreman.signals import DUMP, QUIET, RESTART_ASKED, STOP, Signals
 from packhorse.foreman.size import Size
-from packhorse.kinship import hear_of_parents_end
-from packhorse.local_liveness import SignOfLife
-from packhorse.order import Do, Order
-from packhorse.settings import Settings
+from packhorse.foreman.terminal import Terminal, has_terminal, let_go_of_terminal
+from packhorse.monitor.connection_totals import told_connections
+from packhorse.monitor.local_liveness import SignOfLife
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import LEASE_S, TELLS_RESULTS
-from packhorse.terminal import Terminal, has_terminal, let_go_of_terminal
+from packhorse.worker.processes import hear_of_parents_end
 
 log = logging.getLogger("packhorse")
 

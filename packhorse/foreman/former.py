@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from packhorse.event import Subject
+from packhorse.core.event import Subject
 from packhorse.foreman import death
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import WorkerInfo

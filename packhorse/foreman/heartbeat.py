@@ -14,17 +14,17 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from packhorse.clock import SECOND
-from packhorse.errors import PackhorseError, StorageError
+from packhorse.core.clock import SECOND
+from packhorse.core.errors import PackhorseError, StorageError
 from packhorse.foreman.crew import Crew
 from packhorse.foreman.duty import Duty
 from packhorse.foreman.former import rescue_former
 from packhorse.foreman.member import Member
 from packhorse.foreman.pulse import Record
 from packhorse.foreman.steady import Steady
-from packhorse.spool import Spool
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import Beat, Outlook, Stop
+from packhorse.worker.spool import Spool
 
 log = logging.getLogger("packhorse")
 

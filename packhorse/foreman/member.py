@@ -12,14 +12,14 @@ from typing import IO, Any, NamedTuple
 
 import msgspec
 
-from packhorse.board import Board
-from packhorse.channel import Channel, Message
-from packhorse.clock import SECOND
+from packhorse.core.clock import SECOND
+from packhorse.core.outcome import Overrun
 from packhorse.foreman.scaling import Hand
-from packhorse.outcome import Overrun
-from packhorse.serving import SERVES
-from packhorse.stacks import MOST_STACKS, STACKS_TOLD_FOR, Stack, cut
+from packhorse.monitor.served_queues import SERVES
+from packhorse.monitor.stacks import MOST_STACKS, STACKS_TOLD_FOR, Stack, cut
 from packhorse.storage.records import Stop
+from packhorse.worker.ipc import Channel, Message
+from packhorse.worker.shared_status import Board
 
 _LINES = 20
 _MOST_TOLD = 100

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
-from packhorse.event import Event, Kind, Subject
+from packhorse.core.event import Event, Kind, Subject
+from packhorse.core.order import Order
 from packhorse.foreman.duty import Duty
 from packhorse.foreman.pulse import Record
-from packhorse.order import Order
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter, Outlook
 

@@ -22,8 +22,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from packhorse.errors import BadValue, PackhorseError, StorageUnavailable
-from packhorse.event import Subject
+from packhorse.core.errors import BadValue, PackhorseError, StorageUnavailable
+from packhorse.core.event import Subject
 from packhorse.foreman.duty import Duty
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import START, WorkerInfo

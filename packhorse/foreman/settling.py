@@ -10,8 +10,8 @@ from collections import deque
 
 from packhorse.foreman.crew import Ended
 from packhorse.foreman.duty import Duty
-from packhorse.spool import Spool
 from packhorse.storage.contract import Storage
+from packhorse.worker.spool import Spool
 
 log = logging.getLogger("packhorse")
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
 
-from packhorse.terminal import has_terminal
+from packhorse.foreman.terminal import has_terminal
 
 STOP = frozenset({signal.SIGTERM, signal.SIGINT})
 QUIET = frozenset({signal.SIGUSR1, signal.SIGTSTP})

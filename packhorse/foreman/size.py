@@ -12,10 +12,10 @@ from contextlib import suppress
 
 from msgspec.structs import asdict, replace
 
-from packhorse.clock import SECOND
+from packhorse.core.clock import SECOND
+from packhorse.core.order import Order
+from packhorse.core.settings import Settings
 from packhorse.foreman.scaling import Hand, Limits, Need, Plan, plan
-from packhorse.order import Order
-from packhorse.settings import Settings
 
 
 class Size:

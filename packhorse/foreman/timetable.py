@@ -13,11 +13,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from packhorse.chores.chore import Adjustable, Chore, Foreseen
-from packhorse.clock import SECOND
-from packhorse.errors import PackhorseError
+from packhorse.core.clock import SECOND
+from packhorse.core.errors import PackhorseError
+from packhorse.core.settings import Settings
+from packhorse.foreman.chores.chore import Adjustable, Chore, Foreseen
 from packhorse.foreman.duty import Duty
-from packhorse.settings import Settings
 from packhorse.storage.records import Outlook
 
 log = logging.getLogger("packhorse")

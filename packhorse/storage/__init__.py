@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlsplit
 
-from packhorse import clock
-from packhorse.errors import BadURL, MissingDriver
+from packhorse.core import clock
+from packhorse.core.errors import BadURL, MissingDriver
 from packhorse.storage.contract import BATCH, Storage
 
 __all__ = ["BATCH", "Storage", "open_storage"]

@@ -21,14 +21,14 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from packhorse.clock import END, LATEST, LONGEST
-from packhorse.errors import BadValue
-from packhorse.event import Kind, Subject, known_kind
-from packhorse.faults import DEPTH_LIMIT, is_too_deep
-from packhorse.job import HIGHEST_PRIORITY, LOWEST_PRIORITY, OF_TASK, RANKS, SETTLED_LATER, NewJob, Token
-from packhorse.outcome import Completed, Outcome
-from packhorse.retry import Backoff
-from packhorse.task import HEAVIEST, MOST_ATTEMPTS, MOST_HALTS
+from packhorse.core.clock import END, LATEST, LONGEST
+from packhorse.core.errors import BadValue
+from packhorse.core.event import Kind, Subject, known_kind
+from packhorse.core.faults import DEPTH_LIMIT, is_too_deep
+from packhorse.core.job import HIGHEST_PRIORITY, LOWEST_PRIORITY, OF_TASK, RANKS, SETTLED_LATER, NewJob, Token
+from packhorse.core.outcome import Completed, Outcome
+from packhorse.core.retry import Backoff
+from packhorse.core.task import HEAVIEST, MOST_ATTEMPTS, MOST_HALTS
 
 NAME_LIMIT = 255
 """Characters of a name or an id, as the narrowest column of all databases takes them."""
@@ -354,7 +354,7 @@ def _struct(kind: type[msgspec.Struct]) -> Check:
 
 def _schedule(schedule: Any) -> None:
     """When it ticks can be told, and what an operator said to leave out is a moment."""
-    from packhorse.cron import Cron  # not before it is needed: it brings cronsim along
+    from packhorse.core.cron import Cron  # not before it is needed: it brings cronsim along
 
     try:
         Cron(schedule.cron, schedule.tz)

@@ -24,12 +24,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from packhorse import clock
-from packhorse.errors import BadValue
-from packhorse.event import Event, Kind
-from packhorse.job import Job, NewJob, Token
-from packhorse.order import Order
-from packhorse.outcome import Outcome, Verdict
+from packhorse.core import clock
+from packhorse.core.errors import BadValue
+from packhorse.core.event import Event, Kind
+from packhorse.core.job import Job, NewJob, Token
+from packhorse.core.order import Order
+from packhorse.core.outcome import Outcome, Verdict
 from packhorse.storage.broken import ANSWERS, looked_through
 from packhorse.storage.checks import WRITES, checked
 from packhorse.storage.moving import Dumped, Move, Section

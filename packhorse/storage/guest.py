@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from packhorse.errors import BadValue, StorageUnavailable
+from packhorse.core.errors import BadValue, StorageUnavailable
 
 
 def sqlalchemy_connection(given: Any) -> Any | None:

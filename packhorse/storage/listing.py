@@ -16,9 +16,9 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from packhorse.clock import HOUR
-from packhorse.errors import BadValue
-from packhorse.job import FINAL, QUEUED, RANK_FORCED, RETRYING, SCHEDULED, Job, State
+from packhorse.core.clock import HOUR
+from packhorse.core.errors import BadValue
+from packhorse.core.job import FINAL, QUEUED, RANK_FORCED, RETRYING, SCHEDULED, Job, State
 from packhorse.storage.argument import is_argued
 from packhorse.storage.records import Filter, Tally
 

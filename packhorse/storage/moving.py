@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from packhorse.errors import StorageClosed
-from packhorse.event import Event
-from packhorse.job import Job
-from packhorse.outcome import Verdict
+from packhorse.core.errors import StorageClosed
+from packhorse.core.event import Event
+from packhorse.core.job import Job
+from packhorse.core.outcome import Verdict
 from packhorse.storage.records import (
     BY_AGE,
     BY_TURNS,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, Protocol, TypeVar
 
-from packhorse.errors import StorageUnavailable
+from packhorse.core.errors import StorageUnavailable
 from packhorse.storage.meter import Meter
 
 

@@ -14,12 +14,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from packhorse.clock import DAY, HOUR, SECOND
-from packhorse.errors import BadValue, WorkerExists
-from packhorse.event import Kind, Subject
-from packhorse.faults import DEPTH_LIMIT
-from packhorse.job import HELD, Job, NewJob, Operation, Reason, State, Token, is_legal
-from packhorse.series import CAUSE_LEVELS, DAYS, HOURS, LEVELS, MINUTES, Level
+from packhorse.core.clock import DAY, HOUR, SECOND
+from packhorse.core.errors import BadValue, WorkerExists
+from packhorse.core.event import Kind, Subject
+from packhorse.core.faults import DEPTH_LIMIT
+from packhorse.core.job import HELD, Job, NewJob, Operation, Reason, State, Token, is_legal
+from packhorse.core.series import CAUSE_LEVELS, DAYS, HOURS, LEVELS, MINUTES, Level
 
 # --- in and out ---------------------------------------------------------------------------------------------------
 

@@ -13,8 +13,8 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from packhorse import errors
-from packhorse.errors import (
+from packhorse.core import errors
+from packhorse.core.errors import (
     ClientNotFound,
     NotUnique,
     PackhorseError,

@@ -16,8 +16,8 @@ from urllib.parse import unquote
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from packhorse.errors import StorageError
-from packhorse.job_text import cut
+from packhorse.core.errors import StorageError
+from packhorse.monitor.job_text import cut
 from packhorse.web.safe_text import safe
 from packhorse.web.security.redaction import MASK, Names, Redaction, without_secrets
 

@@ -19,8 +19,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import Receive, Scope, Send
 
-from packhorse.app import Packhorse
-from packhorse.errors import StorageUnavailable, TooBusy
+from packhorse.client.app import Packhorse
+from packhorse.core.errors import StorageUnavailable, TooBusy
 from packhorse.web.access_log import AccessLog
 from packhorse.web.api import ENDPOINTS
 from packhorse.web.api.endpoint import Endpoint, in_time

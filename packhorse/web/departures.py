@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from packhorse.clock import DAY
-from packhorse.event import Event, Kind, Subject
+from packhorse.core.clock import DAY
+from packhorse.core.event import Event, Kind, Subject
 from packhorse.storage import Storage
 from packhorse.storage.records import EventFilter
 from packhorse.web.looking_back import look_back, newest_id, stretches

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple, TypeVar
 
-from packhorse.event import Event, Kind, Subject
+from packhorse.core.event import Event, Kind, Subject
 from packhorse.storage import Storage
 from packhorse.storage.moving import Move
 from packhorse.storage.records import (

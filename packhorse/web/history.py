@@ -10,10 +10,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from packhorse.errors import JobNotFound
-from packhorse.event import Event, Kind, Subject
-from packhorse.event_objects import with_objects
-from packhorse.serving import SERVES, words_in
+from packhorse.core.errors import JobNotFound
+from packhorse.core.event import Event, Kind, Subject
+from packhorse.monitor.event_objects import with_objects
+from packhorse.monitor.served_queues import SERVES, words_in
 from packhorse.storage import Storage
 from packhorse.storage.records import EventFilter
 from packhorse.web.departures import Departure

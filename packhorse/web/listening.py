@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import socket
 
-from packhorse.errors import BadValue
+from packhorse.core.errors import BadValue
 
 BACKLOG = 512
 """Connections that may wait in line until the server takes them."""

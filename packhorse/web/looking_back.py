@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from packhorse.event import Event
+from packhorse.core.event import Event
 from packhorse.storage import Storage
 from packhorse.storage.records import EventFilter
 

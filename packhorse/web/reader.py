@@ -12,18 +12,19 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from packhorse.app import Packhorse
-from packhorse.codec import nearest
-from packhorse.errors import BadValue, FailureNotFound, JobNotFound, QueueNotFound, WorkerNotFound
-from packhorse.event import Event
-from packhorse.failure import Failure
-from packhorse.filter_words import find_pages
-from packhorse.filters import SLOWEST_OF, slowest
-from packhorse.id_part import SHORTEST, SURE, jobs_with_part
-from packhorse.job import ABORTED, DEAD, HELD, RETRYING, Job, State, effective
-from packhorse.job_handle import JobHandle
-from packhorse.presence import Presence, is_alive, presence_of
-from packhorse.serving import SERVES, is_chosen, words_in
+from packhorse.client.app import Packhorse
+from packhorse.client.job import JobHandle
+from packhorse.core.codec import nearest
+from packhorse.core.errors import BadValue, FailureNotFound, JobNotFound, QueueNotFound, WorkerNotFound
+from packhorse.core.event import Event
+from packhorse.core.failure import Failure
+from packhorse.core.job import ABORTED, DEAD, HELD, RETRYING, Job, State, effective
+from packhorse.monitor.filter_words import find_pages
+from packhorse.monitor.filters import SLOWEST_OF, slowest
+from packhorse.monitor.id_part import SHORTEST, SURE, jobs_with_part
+from packhorse.monitor.presence import Presence, is_alive, presence_of
+from packhorse.monitor.served_queues import SERVES, is_chosen, words_in
+from packhorse.monitor.why import span_text
 from packhorse.storage.listing import is_dear, is_one_of, is_tallied, sum_tallies
 from packhorse.storage.records import (
     Count,
@@ -44,7 +45,6 @@ from packhorse.web.glance import Glance
 from packhorse.web.history import History
 from packhorse.web.security.operator import Operator
 from packhorse.web.security.redaction import Redaction
-from packhorse.why import span_text
 
 T = TypeVar("T")
 _MOST_HELD = 5_000

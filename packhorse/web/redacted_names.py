@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from packhorse.errors import BadValue
+from packhorse.core.errors import BadValue
+from packhorse.core.task import Registry, parse_redacted
 from packhorse.storage.records import TaskInfo
-from packhorse.task import Registry, parse_redacted
 from packhorse.web.glance import Glance
 
 Names = Mapping[str, tuple[str, ...]]

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import msgspec
 from starlette.concurrency import run_in_threadpool
 
-from packhorse.errors import BadValue, PackhorseError, TooBusy
-from packhorse.fields import iso
-from packhorse.job import HELD, Job
+from packhorse.core.errors import BadValue, PackhorseError, TooBusy
+from packhorse.core.job import HELD, Job
+from packhorse.monitor.serializers import iso
 from packhorse.web.api.problem import problem_of
 from packhorse.web.api.totals import totals_for
 from packhorse.web.security.operator import Operator, Role

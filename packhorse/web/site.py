@@ -8,10 +8,10 @@ import logging
 from collections.abc import Hashable
 from typing import Any, NamedTuple
 
-from packhorse import clock
-from packhorse.app import Packhorse
-from packhorse.errors import NotSignedIn
-from packhorse.named_filters import usable_filters
+from packhorse.client.app import Packhorse
+from packhorse.core import clock
+from packhorse.core.errors import NotSignedIn
+from packhorse.monitor.named_filters import usable_filters
 from packhorse.storage import Storage
 from packhorse.web.glance import Glance
 from packhorse.web.reader import Reader

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from packhorse.errors import BadValue
-from packhorse.job import Job, Operation
+from packhorse.core.errors import BadValue
+from packhorse.core.job import Job, Operation
+from packhorse.core.task import TaskOptions, check_name
 from packhorse.storage import Storage
 from packhorse.storage.records import Seen, Steered
-from packhorse.task import TaskOptions, check_name
 
 Many = Callable[[Storage, Sequence[Job], str], list[Steered]]
 """Does something to these jobs, as far as they are as they were seen, on behalf of somebody."""

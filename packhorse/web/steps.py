@@ -16,20 +16,20 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from packhorse.app import Packhorse
-from packhorse.backup import NO_NEED, back_up, beside, compact, file_of
-from packhorse.calls import NewCall
-from packhorse.clock import SECOND, Duration
-from packhorse.codec import nearest
-from packhorse.errors import BadValue, NotAllowed, QueueNotFound, TaskNotFound
-from packhorse.event import Kind, Subject
-from packhorse.job import WAITING, Job, Operation, State, is_legal
-from packhorse.job_handle import JobHandle
-from packhorse.order import NOT_IN_PROGRAM, Do, Order
-from packhorse.retention import retention
-from packhorse.schedule import find_schedule
-from packhorse.stacks import ask_for_stacks, crew_of, have_answered, refuse_to_pool
+from packhorse.client.app import Packhorse
+from packhorse.client.job import JobHandle
+from packhorse.client.job_builder import NewCall
+from packhorse.client.schedule import find_schedule
+from packhorse.core.clock import SECOND, Duration
+from packhorse.core.codec import nearest
+from packhorse.core.errors import BadValue, NotAllowed, QueueNotFound, TaskNotFound
+from packhorse.core.event import Kind, Subject
+from packhorse.core.job import WAITING, Job, Operation, State, is_legal
+from packhorse.core.order import NOT_IN_PROGRAM, Do, Order
+from packhorse.monitor.retention import retention
+from packhorse.monitor.stacks import ask_for_stacks, crew_of, have_answered, refuse_to_pool
 from packhorse.storage import BATCH
+from packhorse.storage.backup import NO_NEED, back_up, beside, compact, file_of
 from packhorse.storage.records import EventFilter, Filter, Pruned, Steered, WorkerInfo
 from packhorse.web.glance import Glance
 from packhorse.web.reader import Reader

@@ -18,7 +18,7 @@ from typing import Any, TypeGuard
 import msgspec
 from msgspec.structs import replace
 
-from packhorse.job import ABORTED, COMPLETED, DEAD, RETRYING, Job
+from packhorse.core.job import ABORTED, COMPLETED, DEAD, RETRYING, Job
 from packhorse.storage.records import FailureGroup, Filter
 from packhorse.web.reader import Reader
 from packhorse.web.security.redaction import MASK

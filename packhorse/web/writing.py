@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from packhorse.operation_times import WRITES, said_by
+from packhorse.monitor.operation_times import WRITES, said_by
 from packhorse.storage.records import WorkerInfo
 from packhorse.web.latencies import Latencies
 

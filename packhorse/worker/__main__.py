@@ -16,22 +16,22 @@ import sys
 import threading
 from pathlib import Path
 
-from packhorse.app import Packhorse
-from packhorse.board import Board
-from packhorse.channel import Channel
-from packhorse.errors import PackhorseError
-from packhorse.kinship import die_with_parent
-from packhorse.loading import load_app
-from packhorse.log_lines import LOG_FORMATS, formatter_of
-from packhorse.middleware import Chain, compose, is_async
-from packhorse.settings import Settings
+from packhorse.client.app import Packhorse
+from packhorse.client.app_loader import load_app
+from packhorse.core.errors import PackhorseError
+from packhorse.core.settings import Settings
+from packhorse.core.task import RegisteredTask
 from packhorse.storage import Storage, open_storage
-from packhorse.task import RegisteredTask
 from packhorse.worker import child, telling
 from packhorse.worker.assignment import Assignment, Limits
 from packhorse.worker.floor import is_isolated
+from packhorse.worker.ipc import Channel
+from packhorse.worker.log_format import LOG_FORMATS, formatter_of
+from packhorse.worker.middleware import Chain, compose, is_async
 from packhorse.worker.nursery import Nursery
 from packhorse.worker.process import WorkerProcess
+from packhorse.worker.processes import die_with_parent
+from packhorse.worker.shared_status import Board
 from packhorse.worker.stacks import dump_stacks
 
 log = logging.getLogger("packhorse.worker")

@@ -18,17 +18,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from packhorse.answer import Abort, Retry, Snooze
-from packhorse.clock import SECOND
-from packhorse.codec import encode_result
-from packhorse.context import CURRENT, JobContext, Line, tidy
-from packhorse.errors import WaitRefused
-from packhorse.failure import Failure
-from packhorse.job import OF_TASK, Job, Reason
-from packhorse.middleware import Chain
-from packhorse.outcome import Completed, Failed, Outcome, Snoozed, Stopped
-from packhorse.retry import Backoff, RetryPolicy, parse_backoff
-from packhorse.task import RegisteredTask
+from packhorse.core.answer import Abort, Retry, Snooze
+from packhorse.core.clock import SECOND
+from packhorse.core.codec import encode_result
+from packhorse.core.context import CURRENT, JobContext, Line, tidy
+from packhorse.core.errors import WaitRefused
+from packhorse.core.failure import Failure
+from packhorse.core.job import OF_TASK, Job, Reason
+from packhorse.core.outcome import Completed, Failed, Outcome, Snoozed, Stopped
+from packhorse.core.retry import Backoff, RetryPolicy, parse_backoff
+from packhorse.core.task import RegisteredTask
+from packhorse.worker.middleware import Chain
 
 _PACKAGE = str(Path(__file__).parent.parent) + os.sep
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from packhorse.job import QUEUED, Job
+from packhorse.core.job import QUEUED, Job
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import Filter
 

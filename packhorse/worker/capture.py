@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from packhorse.context import CURRENT
+from packhorse.core.context import CURRENT
 
 
 class JobLogHandler(logging.Handler):

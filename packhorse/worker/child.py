@@ -24,15 +24,15 @@ from typing import Any
 
 import msgspec
 
-from packhorse.channel import Channel, Message
-from packhorse.context import MESSAGE_LIMIT, JobContext, tidy
-from packhorse.job import Job
-from packhorse.kinship import own_children
-from packhorse.middleware import Chain
-from packhorse.outcome import Completed, Failed, Halted, Outcome, Released, Snoozed, Stopped
-from packhorse.task import RegisteredTask
+from packhorse.core.context import MESSAGE_LIMIT, JobContext, tidy
+from packhorse.core.job import Job
+from packhorse.core.outcome import Completed, Failed, Halted, Outcome, Released, Snoozed, Stopped
+from packhorse.core.task import RegisteredTask
 from packhorse.worker import attempt
 from packhorse.worker.capture import capture_logging
+from packhorse.worker.ipc import Channel, Message
+from packhorse.worker.middleware import Chain
+from packhorse.worker.processes import own_children
 from packhorse.worker.stacks import coroutine_text, main_thread_text
 
 _OUTCOMES: dict[str, Any] = {kind.__name__: kind for kind in (Completed, Failed, Snoozed, Stopped, Halted, Released)}

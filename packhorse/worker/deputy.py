@@ -13,7 +13,7 @@ from collections.abc import Callable
 from enum import Enum
 from queue import Empty, SimpleQueue
 
-from packhorse.errors import PackhorseError
+from packhorse.core.errors import PackhorseError
 
 log = logging.getLogger("packhorse.worker")
 

@@ -13,11 +13,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from math import inf
 
-from packhorse.clock import SECOND
-from packhorse.errors import BadValue, StorageUnavailable
-from packhorse.job import HELD, Job, Reason
-from packhorse.log_lines import about
-from packhorse.outcome import Failed, Outcome, Released, Verdict
+from packhorse.core.clock import SECOND
+from packhorse.core.errors import BadValue, StorageUnavailable
+from packhorse.core.job import HELD, Job, Reason
+from packhorse.core.outcome import Failed, Outcome, Released, Verdict
 from packhorse.storage.contract import BATCH, Storage
 from packhorse.storage.records import BY_AGE, Filter
 from packhorse.worker import lock, unreturned
@@ -28,6 +27,7 @@ from packhorse.worker.durations import Durations
 from packhorse.worker.ending import of_told
 from packhorse.worker.fetcher import Fetcher
 from packhorse.worker.floor import Floor
+from packhorse.worker.log_format import about
 from packhorse.worker.nap import Nap
 from packhorse.worker.outage import Outage
 from packhorse.worker.reception import Reception

@@ -3,7 +3,7 @@ one after the other, long ones are marked as running before they run."""
 
 from __future__ import annotations
 
-from packhorse.clock import SECOND
+from packhorse.core.clock import SECOND
 
 SHORT_TASK = 0.001
 """Seconds. Jobs of plain tasks that take less than this run one after the other on one thread: ten threads would hand

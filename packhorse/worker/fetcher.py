@@ -6,7 +6,7 @@ pace of late. So short jobs come in large batches, and slow ones are never hoard
 
 from __future__ import annotations
 
-from packhorse.clock import SECOND
+from packhorse.core.clock import SECOND
 
 LOOK_AHEAD = 0.05
 """Seconds of work that may wait in the buffer."""

@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from packhorse.board import Board
-from packhorse.outcome import Completed, Failed, Halted, Outcome, Stopped
+from packhorse.core.outcome import Completed, Failed, Halted, Outcome, Stopped
 from packhorse.worker.ending import of_ended
 from packhorse.worker.seat import Seat
+from packhorse.worker.shared_status import Board
 
 LONG_RUN = 10_000
 """Microseconds. Whoever ran longer than this is written down at once."""

@@ -9,21 +9,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
-from packhorse.app import Packhorse
-from packhorse.board import Board
-from packhorse.job import Job
-from packhorse.middleware import Chain, compose, is_async
-from packhorse.outcome import Released
-from packhorse.task import RegisteredTask, TaskOptions
+from packhorse.client.app import Packhorse
+from packhorse.core.job import Job
+from packhorse.core.outcome import Released
+from packhorse.core.task import RegisteredTask, TaskOptions
 from packhorse.worker.assignment import Assignment
 from packhorse.worker.executors import Executor
 from packhorse.worker.executors.coroutine import CoroutineExecutor
 from packhorse.worker.executors.process import ProcessExecutor
 from packhorse.worker.executors.thread import ThreadExecutor
 from packhorse.worker.finisher import Finisher
+from packhorse.worker.middleware import Chain, compose, is_async
 from packhorse.worker.nursery import Nursery
 from packhorse.worker.seat import Seat, WorkerStop
 from packhorse.worker.served import Served
+from packhorse.worker.shared_status import Board
 from packhorse.worker.slots import Slots
 from packhorse.worker.starts import Starts
 

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from packhorse.kinship import adopt_orphans, die_with_parent, own_children
+from packhorse.worker.processes import adopt_orphans, die_with_parent, own_children
 
 ChildMain = Callable[[socket.socket], None]
 """What a child does with its end of the channel, until that ends."""

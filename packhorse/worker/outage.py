@@ -7,7 +7,7 @@ import logging
 import random
 import time
 
-from packhorse.errors import StorageUnavailable
+from packhorse.core.errors import StorageUnavailable
 from packhorse.storage.contract import BATCH
 
 log = logging.getLogger("packhorse.worker")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import chain
 from typing import TypeVar
 
-from packhorse.errors import BadValue, StorageUnavailable
+from packhorse.core.errors import BadValue, StorageUnavailable
 
 log = logging.getLogger("packhorse.worker")
 

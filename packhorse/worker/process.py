@@ -22,18 +22,14 @@ from typing import Any
 
 import msgspec
 
-from packhorse import __version__
-from packhorse.amounts import count_text
-from packhorse.announcement import announce
-from packhorse.app import Packhorse
-from packhorse.board import Board
-from packhorse.channel import CONDEMNED, Message
-from packhorse.errors import BadValue, StorageError, StorageUnavailable, WorkerNotFound
-from packhorse.job import Reason
-from packhorse.results import ResultHandlers
-from packhorse.serving import SERVES
-from packhorse.spool import SpoolFile
-from packhorse.stacks import Stack, cut
+from packhorse.client.announcements import announce
+from packhorse.client.app import Packhorse
+from packhorse.core.errors import BadValue, StorageError, StorageUnavailable, WorkerNotFound
+from packhorse.core.job import Reason
+from packhorse.core.version import __version__
+from packhorse.monitor.served_queues import SERVES
+from packhorse.monitor.stacks import Stack, cut
+from packhorse.monitor.text import count_text
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import LEASE_S, START, WorkerInfo
 from packhorse.worker.assignment import Assignment
@@ -42,11 +38,15 @@ from packhorse.worker.desk import Desk
 from packhorse.worker.fetcher import LONGEST_WAIT
 from packhorse.worker.finisher import Finisher
 from packhorse.worker.floor import Floor
+from packhorse.worker.ipc import CONDEMNED, Message
 from packhorse.worker.nap import Nap
 from packhorse.worker.nursery import Nursery
 from packhorse.worker.report import Report
+from packhorse.worker.results import ResultHandlers
 from packhorse.worker.scribe import Scribe
 from packhorse.worker.seat import Seat
+from packhorse.worker.shared_status import Board
+from packhorse.worker.spool import SpoolFile
 from packhorse.worker.stacks import coroutine_text, dump_stacks, thread_stacks, title_of
 from packhorse.worker.undelivered import Undelivered
 

@@ -10,16 +10,16 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 
-from packhorse.clock import SECOND
-from packhorse.errors import BadValue, StorageUnavailable, TaskNotFound
-from packhorse.failure import Failure
-from packhorse.job import Job
-from packhorse.log_lines import about
-from packhorse.outcome import Outcome, Released
-from packhorse.serving import serves
+from packhorse.core.clock import SECOND
+from packhorse.core.errors import BadValue, StorageUnavailable, TaskNotFound
+from packhorse.core.failure import Failure
+from packhorse.core.job import Job
+from packhorse.core.outcome import Outcome, Released
+from packhorse.monitor.served_queues import serves
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import Tally, WorkerInfo
 from packhorse.worker.floor import Floor
+from packhorse.worker.log_format import about
 from packhorse.worker.outage import Outage
 from packhorse.worker.refusals import finish_in_portions
 from packhorse.worker.seat import Seat

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from packhorse.errors import BadValue
-from packhorse.outcome import Outcome, Verdict
+from packhorse.core.errors import BadValue
+from packhorse.core.outcome import Outcome, Verdict
 from packhorse.worker.ending import of_refused
 
 log = logging.getLogger("packhorse.worker")

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from packhorse.clock import SECOND
-from packhorse.connection_totals import told_connections
-from packhorse.operation_times import NAME, told
+from packhorse.core.clock import SECOND
+from packhorse.monitor.connection_totals import told_connections
+from packhorse.monitor.operation_times import NAME, told
 from packhorse.storage.records import OperationSums
 from packhorse.worker.desk import Desk
 from packhorse.worker.resident import resident_bytes

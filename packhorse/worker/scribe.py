@@ -11,8 +11,8 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from packhorse.errors import BadValue, StorageUnavailable
-from packhorse.outcome import Verdict
+from packhorse.core.errors import BadValue, StorageUnavailable
+from packhorse.core.outcome import Verdict
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import CheckIn, CheckInAnswer, LogLine
 from packhorse.worker.portions import refusal, write_in_portions

@@ -9,10 +9,10 @@ from __future__ import annotations
 import threading
 import time
 
-from packhorse.clock import SECOND
-from packhorse.job import Job, Reason
-from packhorse.middleware import Chain
-from packhorse.task import RegisteredTask
+from packhorse.core.clock import SECOND
+from packhorse.core.job import Job, Reason
+from packhorse.core.task import RegisteredTask
+from packhorse.worker.middleware import Chain
 from packhorse.worker.words import Words
 
 _OPENING = threading.Lock()

@@ -11,11 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from packhorse.job import QUEUED
-from packhorse.serving import EVERY_QUEUE, Choice, is_chosen, is_pattern, queues_to_serve
+from packhorse.core.job import QUEUED
+from packhorse.core.task import RegisteredTask, weights_of
+from packhorse.monitor.served_queues import EVERY_QUEUE, Choice, is_chosen, is_pattern, queues_to_serve
 from packhorse.storage.contract import OTHER_QUEUES
 from packhorse.storage.records import Tally
-from packhorse.task import RegisteredTask, weights_of
 
 KEEP = 600.0
 """Seconds for which a queue is served after it was last seen with jobs; longer than programs remember its name, so that

@@ -10,9 +10,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from packhorse.board import Board
 from packhorse.worker.executors import Executor
 from packhorse.worker.seat import Seat
+from packhorse.worker.shared_status import Board
 
 
 class Slots:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
-from packhorse.stacks import Stack
+from packhorse.monitor.stacks import Stack
 from packhorse.worker import attempt
 from packhorse.worker.seat import Seat
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
-from packhorse.clock import SECOND
-from packhorse.job_text import call_text, cut
-from packhorse.log_lines import TRACEBACK, about
-from packhorse.outcome import Completed, Failed, Halted, Outcome, Overrun, Released, Snoozed, Stopped, Verdict
+from packhorse.core.clock import SECOND
+from packhorse.core.outcome import Completed, Failed, Halted, Outcome, Overrun, Released, Snoozed, Stopped, Verdict
+from packhorse.monitor.job_text import call_text, cut
+from packhorse.worker.log_format import TRACEBACK, about
 from packhorse.worker.seat import Seat
 
 log = logging.getLogger("packhorse.jobs")

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from packhorse.clock import SECOND
-from packhorse.job import Token
-from packhorse.outcome import Outcome
-from packhorse.spool import SpoolFile
+from packhorse.core.clock import SECOND
+from packhorse.core.job import Token
+from packhorse.core.outcome import Outcome
 from packhorse.worker.finisher import Finisher
 from packhorse.worker.seat import Seat
+from packhorse.worker.spool import SpoolFile
 
 LATE = 20_000
 """Microseconds. An outcome that has waited longer for the storage says for how long."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from queue import Empty, SimpleQueue
 
-from packhorse.clock import SECOND
-from packhorse.job import Reason
-from packhorse.outcome import Stopped
+from packhorse.core.clock import SECOND
+from packhorse.core.job import Reason
+from packhorse.core.outcome import Stopped
 from packhorse.worker import unreturned
 from packhorse.worker.assignment import Limits
 from packhorse.worker.ending import of_given_up, overrun, time_left

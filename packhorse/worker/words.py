@@ -12,9 +12,9 @@ from collections import deque
 
 from msgspec.structs import replace
 
-from packhorse.changes import said
-from packhorse.clock import SECOND
-from packhorse.job import Token
+from packhorse.core.clock import SECOND
+from packhorse.core.job import Token
+from packhorse.core.transitions import said
 from packhorse.storage.records import CheckIn, LogKind, LogLine, dropped_lines, lost_with
 
 BARE_EVERY = 2.0

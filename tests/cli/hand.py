@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from packhorse.job import Job
-from packhorse.outcome import Outcome
+from packhorse.core.job import Job
+from packhorse.core.outcome import Outcome
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.records import WorkerInfo
 

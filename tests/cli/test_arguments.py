@@ -8,8 +8,8 @@ import pytest
 
 from packhorse.cli.arguments import fitted, named_only, read_given
 from packhorse.cli.failing import CommandError
-from packhorse.codec import Signature
-from packhorse.errors import BadArguments
+from packhorse.core.codec import Signature
+from packhorse.core.errors import BadArguments
 
 
 def resize(image_id: int, width: int = 800) -> None: ...

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 import packhorse as packhorse_package
-from packhorse import clock
-from packhorse.backup import back_up
 from packhorse.cli import putting_back
-from packhorse.clock import SECOND
-from packhorse.ids import new_id
-from packhorse.job import NewJob
+from packhorse.core import clock
+from packhorse.core.clock import SECOND
+from packhorse.core.ids import new_id
+from packhorse.core.job import NewJob
 from packhorse.storage import open_storage
+from packhorse.storage.backup import back_up
 from packhorse.storage.records import Filter, WorkerInfo
 from tests.cli.conftest import Call
 from tests.cli.yard import Yard

@@ -3,9 +3,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from packhorse.clock import MINUTE, now
-from packhorse.event import Subject
-from packhorse.job import NewJob
+from packhorse.core.clock import MINUTE, now
+from packhorse.core.event import Subject
+from packhorse.core.job import NewJob
 from packhorse.storage import open_storage
 from packhorse.storage.records import WorkerInfo
 from tests.cli.conftest import Call

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.settings import NAMES
+from packhorse.core.settings import NAMES
 from tests.cli.conftest import Call
 
 

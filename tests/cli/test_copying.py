@@ -9,7 +9,7 @@ import pytest
 
 from packhorse.cli import copying
 from packhorse.cli.choosing import Chosen, choose
-from packhorse.job import State
+from packhorse.core.job import State
 from packhorse.storage.records import Filter
 from tests.cli.conftest import Call
 from tests.cli.yard import Yard

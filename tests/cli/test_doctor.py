@@ -11,16 +11,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from packhorse import __version__, clock
+from packhorse import __version__
 from packhorse.cli import examining
 from packhorse.cli.bug_report import Redaction
 from packhorse.cli.examining import HERE, THERE
-from packhorse.clock import DAY, SECOND
-from packhorse.event import Subject
-from packhorse.failure import Failure
-from packhorse.ids import new_id
-from packhorse.job import NewJob
-from packhorse.outcome import Failed
+from packhorse.core import clock
+from packhorse.core.clock import DAY, SECOND
+from packhorse.core.event import Subject
+from packhorse.core.failure import Failure
+from packhorse.core.ids import new_id
+from packhorse.core.job import NewJob
+from packhorse.core.outcome import Failed
 from packhorse.storage.records import Filter, ScheduleInfo, WorkerInfo
 from tests.cli.conftest import Call
 from tests.cli.yard import FOREMAN, Yard

@@ -7,8 +7,8 @@ import json
 import pytest
 from msgspec.structs import asdict
 
-from packhorse.clock import HOUR
-from packhorse.job import State, UniqueLock
+from packhorse.core.clock import HOUR
+from packhorse.core.job import State, UniqueLock
 from packhorse.storage import open_storage
 from packhorse.storage.records import Filter
 from tests.cli.conftest import Call

@@ -6,9 +6,9 @@ from pathlib import Path
 import click
 import pytest
 
-from packhorse import errors
 from packhorse.cli.failing import CommandError, ExitCode, Manner, masked, report
 from packhorse.cli.main import COMMANDS, Entry
+from packhorse.core import errors
 from tests.cli.conftest import Call
 from tests.cli.yard import Yard
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from packhorse.failure import Failure
-from packhorse.job import Reason
-from packhorse.outcome import Completed, Failed
+from packhorse.core.failure import Failure
+from packhorse.core.job import Reason
+from packhorse.core.outcome import Completed, Failed
 from tests.cli.conftest import Call
 from tests.cli.test_terminal import on_terminal, plain
 from tests.cli.yard import Yard

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from packhorse.cli import fakedata
 from packhorse.cli.failing import ExitCode
 from packhorse.cli.fakedata import Shop
-from packhorse.clock import HOUR, TurnedClock, now
-from packhorse.event import Kind, Subject
-from packhorse.job import State
-from packhorse.outcome import Failed
+from packhorse.core.clock import HOUR, TurnedClock, now
+from packhorse.core.event import Kind, Subject
+from packhorse.core.job import State
+from packhorse.core.outcome import Failed
 from packhorse.storage import open_storage
 from packhorse.storage.records import EventFilter, Filter, Span
 from tests.cli.conftest import Call

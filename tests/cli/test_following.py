@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from packhorse.cli import following
-from packhorse.event import Event
-from packhorse.job import NewJob
-from packhorse.outcome import Completed
+from packhorse.core.event import Event
+from packhorse.core.job import NewJob
+from packhorse.core.outcome import Completed
 from packhorse.storage import open_storage
 from packhorse.storage.records import EventFilter
 from tests.children import PATIENCE, ROOT

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from packhorse.clock import SECOND
-from packhorse.job import Job, State
-from packhorse.outcome import Completed, Outcome
+from packhorse.core.clock import SECOND
+from packhorse.core.job import Job, State
+from packhorse.core.outcome import Completed, Outcome
 from packhorse.storage import Storage
 from packhorse.storage.records import CheckIn, LogLine, TaskInfo
 from tests.cli.conftest import Call

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from packhorse import filter_words
-from packhorse.clock import HOUR
-from packhorse.fields import QueueFields
-from packhorse.job import NewJob, State
+from packhorse.core.clock import HOUR
+from packhorse.core.job import NewJob, State
+from packhorse.monitor import filter_words
+from packhorse.monitor.serializers import QueueFields
 from packhorse.storage.records import LogLine
 from tests.cli.conftest import Call
 from tests.cli.yard import WORKER, Yard

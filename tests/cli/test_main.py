@@ -14,8 +14,9 @@ import pytest
 from packhorse import __version__
 from packhorse.cli.main import COMMANDS, cli
 from packhorse.cli.options import Command, CommonOption
-from packhorse.coming import ShownSchedule
-from packhorse.fields import (
+from packhorse.core.job import NewJob
+from packhorse.monitor.schedules import ShownSchedule
+from packhorse.monitor.serializers import (
     EventFields,
     FailureFields,
     HealthFields,
@@ -24,7 +25,6 @@ from packhorse.fields import (
     TaskFields,
     WorkerFields,
 )
-from packhorse.job import NewJob
 from packhorse.storage.records import ScheduleInfo
 from tests.children import ROOT
 from tests.cli.conftest import Call

@@ -10,7 +10,7 @@ import pytest
 
 from packhorse import Packhorse
 from packhorse.cli.working import _tell_move
-from packhorse.job import State
+from packhorse.core.job import State
 from packhorse.storage import open_storage
 from packhorse.storage.moving import Stage
 from packhorse.storage.records import Filter
@@ -112,7 +112,7 @@ def test_a_move_that_was_broken_off_is_cancelled(
     def broken(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("packhorse.copying._verify", broken)
+    monkeypatch.setattr("packhorse.storage.transfer._verify", broken)
     stopped = packhorse("copy-store", ended.url, "sqlite:///new.db", "--yes")
     mark = ended.storage.move()
     asked = packhorse("doctor", "--quiet")
@@ -136,7 +136,7 @@ def test_a_move_that_was_broken_off_is_cancelled(
 
 def test_a_move_that_was_broken_off_goes_on(ended: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("packhorse.copying._verify", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr("packhorse.storage.transfer._verify", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         packhorse("copy-store", ended.url, "sqlite:///new.db", "--yes")
 
     result = packhorse("copy-store", ended.url, "sqlite:///new.db")  # it was asked before
@@ -211,7 +211,7 @@ def test_a_server_that_is_not_there_is_an_error_without_its_password(ended: Yard
 def test_a_full_disk_stops_the_copy_and_nothing_is_lost(
     ended: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from packhorse.errors import StorageFull
+    from packhorse.core.errors import StorageFull
     from packhorse.storage.sqlite import SQLite
 
     load, calls = SQLite.load, iter(range(100))

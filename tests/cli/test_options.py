@@ -8,7 +8,7 @@ import click
 import pytest
 
 from packhorse.cli.main import COMMANDS, cli
-from packhorse.settings import Settings, load_settings
+from packhorse.core.settings import Settings, load_settings
 from tests.cli.conftest import Call
 from tests.cli.yard import Yard
 

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from packhorse.cli.ordering import parse_size
-from packhorse.errors import BadValue
-from packhorse.event import Kind, Subject
-from packhorse.order import Do, Order
+from packhorse.core.errors import BadValue
+from packhorse.core.event import Kind, Subject
+from packhorse.core.order import Do, Order
 from packhorse.storage.records import EventFilter, WorkerInfo
 from tests.answering import obedient
 from tests.cli.conftest import Call

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from packhorse.cli.output import escape, escape_lines, json_text, relative, short_ids
-from packhorse.clock import MINUTE, SECOND
-from packhorse.fields import iso
-from packhorse.ids import new_id
-from packhorse.job_text import cut
+from packhorse.core.clock import MINUTE, SECOND
+from packhorse.core.ids import new_id
+from packhorse.monitor.job_text import cut
+from packhorse.monitor.serializers import iso
 
 NOW = 1_800_000_000 * SECOND
 

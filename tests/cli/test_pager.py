@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from packhorse.cli.pager import Pages, Sheet, paged
-from packhorse.ids import new_id
-from packhorse.job import NewJob
+from packhorse.core.ids import new_id
+from packhorse.core.job import NewJob
 from tests.children import until
 from tests.cli.terminal import Terminal
 from tests.cli.test_terminal import on_terminal

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from packhorse.event import Kind
-from packhorse.job import State
+from packhorse.core.event import Kind
+from packhorse.core.job import State
 from packhorse.storage.records import EventFilter, Filter
 from tests.cli.conftest import Call
 from tests.cli.yard import Yard

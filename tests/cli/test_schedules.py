@@ -7,9 +7,9 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from packhorse.clock import DAY, SECOND
-from packhorse.event import Kind
-from packhorse.schedule import cron_of
+from packhorse.client.schedule import cron_of
+from packhorse.core.clock import DAY, SECOND
+from packhorse.core.event import Kind
 from packhorse.storage.records import EventFilter, ScheduleInfo
 from tests.cli.conftest import Call
 from tests.cli.test_terminal import on_terminal, plain

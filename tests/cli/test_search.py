@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from packhorse.cli import search
-from packhorse.ids import new_id
-from packhorse.job import NewJob
-from packhorse.outcome import Completed
+from packhorse.core.ids import new_id
+from packhorse.core.job import NewJob
+from packhorse.core.outcome import Completed
 from packhorse.storage.sql import lists
 from tests.children import PATIENCE
 from tests.cli.conftest import Call

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.app import Packhorse
-from packhorse.clock import SECOND, from_datetime
-from packhorse.event import Subject
-from packhorse.job import Job, State
-from packhorse.outcome import Completed, Failed, Outcome
+from packhorse.client.app import Packhorse
+from packhorse.core.clock import SECOND, from_datetime
+from packhorse.core.event import Subject
+from packhorse.core.job import Job, State
+from packhorse.core.outcome import Completed, Failed, Outcome
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.records import CheckIn, Filter, LogLine, TaskInfo, WorkerInfo
 from tests.children import ROOT, running

@@ -21,7 +21,7 @@ import pytest
 
 from packhorse.cli.failing import ExitCode
 from packhorse.cli.serving import WEB_OPTIONS, web_command
-from packhorse.settings import load_settings
+from packhorse.core.settings import load_settings
 from tests.children import PATIENCE, ROOT, until
 from tests.cli.conftest import Call
 from tests.cli.yard import Yard

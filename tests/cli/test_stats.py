@@ -7,8 +7,8 @@ import json
 import pytest
 
 from packhorse.cli.stats import span_for
-from packhorse.clock import DAY, HOUR, SECOND
-from packhorse.outcome import Completed, Failed
+from packhorse.core.clock import DAY, HOUR, SECOND
+from packhorse.core.outcome import Completed, Failed
 from packhorse.storage.records import Span, WorkerInfo
 from tests.cli.conftest import Call
 from tests.cli.test_terminal import on_terminal, plain

@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from packhorse.cli.snapshot import Flow, Snapshot, bars, flow_of, notices, take_snapshot
 from packhorse.cli.status import status_lines
-from packhorse.clock import HOUR, MINUTE, SECOND
-from packhorse.event import Subject
-from packhorse.job import NewJob, State
-from packhorse.outcome import Completed
-from packhorse.settings import Settings
+from packhorse.core.clock import HOUR, MINUTE, SECOND
+from packhorse.core.event import Subject
+from packhorse.core.job import NewJob, State
+from packhorse.core.outcome import Completed
+from packhorse.core.settings import Settings
 from packhorse.storage.records import Health, Point, QueueInfo, WorkerInfo
 from tests.cli.conftest import Call
 from tests.cli.terminal import Terminal

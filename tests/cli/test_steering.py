@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from packhorse.cli import steering
-from packhorse.clock import SECOND, to_datetime
-from packhorse.failure import Failure
-from packhorse.job import Job, NewJob, State
-from packhorse.job_handle import JobHandle
-from packhorse.outcome import Completed, Outcome, Stopped
+from packhorse.client.job import JobHandle
+from packhorse.core.clock import SECOND, to_datetime
+from packhorse.core.failure import Failure
+from packhorse.core.job import Job, NewJob, State
+from packhorse.core.outcome import Completed, Outcome, Stopped
 from packhorse.storage import Storage
 from packhorse.storage.records import EventFilter
 from tests.children import until

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.job import NewJob
+from packhorse.core.job import NewJob
 from packhorse.storage import open_storage
 from packhorse.storage.records import Filter
 from tests.children import ROOT
 from tests.cli.conftest import Call
-from tests.test_docs import environment, python_in
+from tests.docs.test_docs import environment, python_in
 
 LOSSY = """
 from packhorse.storage.memory import Memory

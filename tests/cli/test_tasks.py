@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from packhorse.clock import SECOND
+from packhorse.core.clock import SECOND
 from packhorse.storage.records import TaskInfo
 from tests.cli.conftest import Call
 from tests.cli.yard import Yard

@@ -16,8 +16,8 @@ from collections.abc import Callable
 
 import pytest
 
-from packhorse.job import Job, State
-from packhorse.outcome import Completed, Outcome
+from packhorse.core.job import Job, State
+from packhorse.core.outcome import Completed, Outcome
 from packhorse.storage import Storage
 from packhorse.storage.records import CheckIn
 from tests.children import PATIENCE, ROOT

@@ -17,10 +17,10 @@ from packhorse.cli.output import unpainted
 from packhorse.cli.screen import GONE, RESIZED
 from packhorse.cli.table import width_of
 from packhorse.cli.top import Top
-from packhorse.clock import HOUR
-from packhorse.errors import StorageUnavailable
-from packhorse.job import State
-from packhorse.outcome import Completed
+from packhorse.core.clock import HOUR
+from packhorse.core.errors import StorageUnavailable
+from packhorse.core.job import State
+from packhorse.core.outcome import Completed
 from packhorse.storage.records import Filter, NewJob
 from tests.children import ROOT
 from tests.cli.conftest import Call

@@ -4,10 +4,10 @@ import pytest
 
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.where import find_job
-from packhorse.clock import HOUR, SECOND
-from packhorse.errors import BadValue, JobNotFound
-from packhorse.filter_words import parse_words
-from packhorse.job import NewJob, State
+from packhorse.core.clock import HOUR, SECOND
+from packhorse.core.errors import BadValue, JobNotFound
+from packhorse.core.job import NewJob, State
+from packhorse.monitor.filter_words import parse_words
 from packhorse.storage.records import Argument, Filter
 from packhorse.storage.sql import lists
 from tests.cli.yard import Yard

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from packhorse import clock
-from packhorse.clock import SECOND
-from packhorse.event import Subject
+from packhorse.core import clock
+from packhorse.core.clock import SECOND
+from packhorse.core.event import Subject
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.records import WorkerInfo
 from tests.cli.conftest import Call

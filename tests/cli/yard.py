@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from packhorse.clock import HOUR, MINUTE, SECOND
-from packhorse.event import Subject
-from packhorse.failure import Failure
-from packhorse.ids import new_id
-from packhorse.job import Job, NewJob, State
-from packhorse.outcome import Completed, Failed, Outcome, Stopped, Verdict
+from packhorse.core.clock import HOUR, MINUTE, SECOND
+from packhorse.core.event import Subject
+from packhorse.core.failure import Failure
+from packhorse.core.ids import new_id
+from packhorse.core.job import Job, NewJob, State
+from packhorse.core.outcome import Completed, Failed, Outcome, Stopped, Verdict
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.records import CheckIn, LogLine, TaskInfo, WorkerInfo
 

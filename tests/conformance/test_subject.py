@@ -7,11 +7,11 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from packhorse.clock import Now, TurnedClock
 from packhorse.conformance.builders import add, new_jobs
 from packhorse.conformance.estate import assert_same, everything
 from packhorse.conformance.subject import Subject, subject_of
-from packhorse.errors import BadURL, BadValue
+from packhorse.core.clock import Now, TurnedClock
+from packhorse.core.errors import BadURL, BadValue
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import ClientInfo, Filter, ScheduleInfo, TaskInfo, WorkerInfo

@@ -21,13 +21,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from packhorse.board import Board
-from packhorse.channel import Channel
-from packhorse.errors import StorageUnavailable, WorkerNotFound
-from packhorse.job import QUEUED, Job, Reason
-from packhorse.outcome import Completed, Stopped
+from packhorse.core.errors import StorageUnavailable, WorkerNotFound
+from packhorse.core.job import QUEUED, Job, Reason
+from packhorse.core.outcome import Completed, Stopped
 from packhorse.storage import open_storage
 from packhorse.storage.records import Filter, WorkerInfo
+from packhorse.worker.ipc import Channel
+from packhorse.worker.shared_status import Board
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--mode", default="obedient")  # broken, stubborn, spent, frozen

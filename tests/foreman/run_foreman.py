@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from packhorse.chores import all_chores
+from packhorse.core.settings import Settings
 from packhorse.foreman import Foreman, backoff, crew, foreman, member
+from packhorse.foreman.chores import all_chores
 from packhorse.foreman.crew import Launch
 from packhorse.foreman.member import Member
-from packhorse.settings import Settings
 from packhorse.storage import open_storage
 
 backoff.TOLERATED = backoff.HOPELESS  # the seconds before that are counted in `test_backoff.py`

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from packhorse.clock import SECOND, TurnedClock
+from packhorse.core.clock import SECOND, TurnedClock
+from packhorse.core.job import NewJob
 from packhorse.foreman.backlog import read_need
 from packhorse.foreman.member import Serving
 from packhorse.foreman.scaling import Need
-from packhorse.job import NewJob
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.clock import SECOND
-from packhorse.event import Kind, Subject
+from packhorse.core.clock import SECOND
+from packhorse.core.event import Kind, Subject
+from packhorse.core.job import RANK_RECOVERED, NewJob
 from packhorse.foreman import death
-from packhorse.job import RANK_RECOVERED, NewJob
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter, WorkerInfo
 from tests.children import PATIENCE, until

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from packhorse.conformance.builders import add, run, stored
-from packhorse.event import Subject
+from packhorse.core.event import Subject
 from packhorse.foreman.former import PROCESS_SPACE, process_space, rescue_former, surely_dead
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import WorkerInfo

@@ -7,8 +7,8 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from packhorse.clock import SECOND, TurnedClock
 from packhorse.conformance.builders import add, join
+from packhorse.core.clock import SECOND, TurnedClock
 from packhorse.foreman.crew import Crew
 from packhorse.foreman.heartbeat import Heartbeat, skew_of
 from packhorse.foreman.member import Member

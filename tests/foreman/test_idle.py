@@ -16,10 +16,11 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from packhorse.chores import all_chores
-from packhorse.clock import SECOND, TurnedClock
+from packhorse.core.clock import SECOND, TurnedClock
+from packhorse.core.settings import Settings
 from packhorse.foreman import heartbeat, lookout
 from packhorse.foreman.backlog import Backlog
+from packhorse.foreman.chores import all_chores
 from packhorse.foreman.crew import Crew
 from packhorse.foreman.duty import Duty
 from packhorse.foreman.heartbeat import Heartbeat
@@ -28,7 +29,6 @@ from packhorse.foreman.member import Member
 from packhorse.foreman.orders import Orders
 from packhorse.foreman.pulse import Record
 from packhorse.foreman.timetable import Timetable
-from packhorse.settings import Settings
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
 from packhorse.storage.mysql import upkeep as mysql_upkeep

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.board import Board
 from packhorse.foreman.leftovers import BOARD, make_directory, remove_leftovers
+from packhorse.worker.shared_status import Board
 from tests.children import Parent, forked
 
 

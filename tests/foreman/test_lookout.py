@@ -9,9 +9,12 @@ from unittest.mock import Mock, create_autospec
 
 import pytest
 
-from packhorse.clock import SECOND, TurnedClock
 from packhorse.conformance.builders import WORKER, add, finish, in_state, join
-from packhorse.errors import StorageUnavailable
+from packhorse.core.clock import SECOND, TurnedClock
+from packhorse.core.errors import StorageUnavailable
+from packhorse.core.job import RUNNING
+from packhorse.core.order import Do, Order
+from packhorse.core.outcome import Completed
 from packhorse.foreman.backlog import Backlog
 from packhorse.foreman.crew import Crew
 from packhorse.foreman.duty import Duty
@@ -21,9 +24,6 @@ from packhorse.foreman.orders import Orders
 from packhorse.foreman.pulse import Record
 from packhorse.foreman.scaling import Need
 from packhorse.foreman.timetable import Timetable
-from packhorse.job import RUNNING
-from packhorse.order import Do, Order
-from packhorse.outcome import Completed
 from packhorse.storage.memory import Memory
 from packhorse.storage.moving import Move, Stage
 

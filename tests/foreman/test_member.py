@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from packhorse.board import Board
-from packhorse.clock import SECOND
+from packhorse.core.clock import SECOND
+from packhorse.core.job import Token
+from packhorse.core.outcome import Overrun
 from packhorse.foreman.crew import Crew
 from packhorse.foreman.member import STUCK, Member
-from packhorse.job import Token
-from packhorse.outcome import Overrun
-from packhorse.stacks import MOST_TEXT
+from packhorse.monitor.stacks import MOST_TEXT
+from packhorse.worker.shared_status import Board
 
 
 @pytest.fixture

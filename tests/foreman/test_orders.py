@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from packhorse.clock import SECOND
-from packhorse.event import Kind
+from packhorse.core.clock import SECOND
+from packhorse.core.event import Kind
+from packhorse.core.order import Do, Order
+from packhorse.core.settings import Settings
 from packhorse.foreman import Foreman, death
 from packhorse.foreman.crew import Launch
 from packhorse.foreman.orders import Orders
 from packhorse.foreman.pulse import Record
-from packhorse.order import Do, Order
-from packhorse.settings import Settings
-from packhorse.stacks import have_answered, stacks_of
+from packhorse.monitor.stacks import have_answered, stacks_of
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter
 from tests.children import until

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.errors import BadValue
-from packhorse.event import Kind, Subject
+from packhorse.core.errors import BadValue
+from packhorse.core.event import Kind, Subject
 from packhorse.foreman import pulse
 from packhorse.foreman.pulse import Callee, Calls, Pulse, Record, Systemd
 from packhorse.storage import open_storage

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 
 import pytest
 
-from packhorse.errors import StorageUnavailable
+from packhorse.core.errors import StorageUnavailable
 from packhorse.foreman.crew import Ended
 from packhorse.foreman.settling import Settling
 from packhorse.storage.memory import Memory

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from packhorse.clock import SECOND
-from packhorse.event import Subject
+from packhorse.core.clock import SECOND
+from packhorse.core.event import Subject
+from packhorse.core.job import Job, NewJob
 from packhorse.foreman import death
-from packhorse.job import Job, NewJob
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import WorkerInfo
 

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from packhorse.conformance.builders import ids
-from packhorse.errors import PackhorseError
-from packhorse.event import Event, Subject
-from packhorse.job import Job, Token
-from packhorse.outcome import Halted, Outcome, Overrun, Released, Verdict
+from packhorse.core.errors import PackhorseError
+from packhorse.core.event import Event, Subject
+from packhorse.core.job import Job, Token
+from packhorse.core.outcome import Halted, Outcome, Overrun, Released, Verdict
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import LogLine, Outlook, Placement, Pruned
 

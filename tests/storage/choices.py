@@ -11,11 +11,11 @@ from typing import Any
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from packhorse.clock import DAY, HOUR, MINUTE, SECOND
 from packhorse.conformance.builders import FAILURE, LEASE
-from packhorse.failure import Failure
-from packhorse.job import Reason, Token, UniqueLock
-from packhorse.outcome import Completed, Failed, Halted, Outcome, Overrun, Released, Snoozed, Stopped
+from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND
+from packhorse.core.failure import Failure
+from packhorse.core.job import Reason, Token, UniqueLock
+from packhorse.core.outcome import Completed, Failed, Halted, Outcome, Overrun, Released, Snoozed, Stopped
 from packhorse.storage.records import Retention
 
 QUEUES = ("mail", "pics", "sums")

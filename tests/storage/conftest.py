@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.clock import TurnedClock
+from packhorse.core.clock import TurnedClock
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
 from packhorse.storage.mysql import starts

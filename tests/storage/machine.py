@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from msgspec.structs import replace
 
-from packhorse.clock import DAY, HOUR, MINUTE, SECOND, TurnedClock
 from packhorse.conformance.builders import LEASE, find_all, ids
-from packhorse.event import Event, Kind, Subject
-from packhorse.job import (
+from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND, TurnedClock
+from packhorse.core.event import Event, Kind, Subject
+from packhorse.core.job import (
     DEAD,
     FINAL,
     HELD,
@@ -38,7 +38,7 @@ from packhorse.job import (
     Token,
     is_legal,
 )
-from packhorse.outcome import Outcome
+from packhorse.core.outcome import Outcome
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
 from packhorse.storage.memory import Memory

@@ -10,17 +10,17 @@ from typing import Any, get_type_hints
 import msgspec
 import pytest
 
-from packhorse import job_text
-from packhorse.clock import SECOND, TurnedClock
 from packhorse.conformance.builders import add, find_all, in_state, join, stored
 from packhorse.conformance.estate import everything, furnish
-from packhorse.copying import End, copy_storage
-from packhorse.fields import event_fields, job_fields, log_fields, schedule_fields, worker_fields
-from packhorse.job import COMPLETED, HELD, QUEUED, RETRYING, RUNNING, SCHEDULED, Job, State
-from packhorse.outcome import Completed, Verdict
+from packhorse.core.clock import SECOND, TurnedClock
+from packhorse.core.job import COMPLETED, HELD, QUEUED, RETRYING, RUNNING, SCHEDULED, Job, State
+from packhorse.core.outcome import Completed, Verdict
+from packhorse.monitor import job_text
+from packhorse.monitor.serializers import event_fields, job_fields, log_fields, schedule_fields, worker_fields
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import ClientInfo, EventFilter, LogLine, NewJob, Rescued, Retention, TaskInfo, WorkerInfo
+from packhorse.storage.transfer import End, copy_storage
 
 GARBAGE_TEXTS = ["garbage{", "", '"\\ud800', "[" * 300, '{"n":1e999}', "7", "[1]", '{"type":7}']
 GARBAGE_NUMBERS = [-1, -(2**62), 2**62]

@@ -14,15 +14,15 @@ import pytest
 from msgspec.structs import replace
 
 from packhorse import Packhorse
-from packhorse.clock import END, LATEST, LONGEST, SECOND
 from packhorse.conformance.builders import FAILURE, add, join, new_job, run, stored, unique
 from packhorse.conformance.estate import everything
-from packhorse.errors import BadValue, PackhorseError
-from packhorse.event import Kind, Subject, kind_of
-from packhorse.fields import event_fields, job_fields, schedule_fields, worker_fields
-from packhorse.job import NewJob, Reason, Token
-from packhorse.order import Do, Order
-from packhorse.outcome import Completed, Failed, Halted, Released, Snoozed, Stopped
+from packhorse.core.clock import END, LATEST, LONGEST, SECOND
+from packhorse.core.errors import BadValue, PackhorseError
+from packhorse.core.event import Kind, Subject, kind_of
+from packhorse.core.job import NewJob, Reason, Token
+from packhorse.core.order import Do, Order
+from packhorse.core.outcome import Completed, Failed, Halted, Released, Snoozed, Stopped
+from packhorse.monitor.serializers import event_fields, job_fields, schedule_fields, worker_fields
 from packhorse.storage.checks import WRITES, _new_jobs, _Wrong
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import (

@@ -23,8 +23,8 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
 from packhorse import Packhorse
-from packhorse.errors import BadValue, NotUnique, StorageUnavailable
-from packhorse.job_handle import JobHandle
+from packhorse.client.job import JobHandle
+from packhorse.core.errors import BadValue, NotUnique, StorageUnavailable
 from tests.children import until
 from tests.mysql_server import shared_mysql
 from tests.place import Place, Sleeper, needs_mysql, needs_postgres, run

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packhorse.errors import BadValue
-from packhorse.job import (
+from packhorse.core.errors import BadValue
+from packhorse.core.job import (
     ABORTED,
     COMPLETED,
     DEAD,

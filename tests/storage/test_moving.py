@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from packhorse.errors import StorageClosed
+from packhorse.core.errors import StorageClosed
 from packhorse.storage.contract import Storage
 from packhorse.storage.moving import Move, Stage, closed, may_go_on, quiet_answer
 from tests.system.world import ONLY_READING

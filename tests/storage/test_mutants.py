@@ -15,12 +15,12 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from msgspec.structs import replace
 
-from packhorse import changes
-from packhorse.changes import Changed
-from packhorse.clock import DAY, SECOND
 from packhorse.conformance.builders import LEASE
-from packhorse.job import Job
-from packhorse.outcome import Failed
+from packhorse.core import transitions
+from packhorse.core.clock import DAY, SECOND
+from packhorse.core.job import Job
+from packhorse.core.outcome import Failed
+from packhorse.core.transitions import Changed
 from packhorse.storage.sql import finishing, in_and_out, keeper, steering, upkeep
 from packhorse.storage.sql.keeper import Keeper
 from packhorse.storage.sql.working import Hand
@@ -75,8 +75,8 @@ def in_sql(monkeypatch: pytest.MonkeyPatch, statement: str, piece: str, bug: str
 
 def in_changes(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, bug: Callable[..., Any]) -> None:
     """What one module of the SQLite storage takes from `changes.py`; the model keeps the right one."""
-    assert hasattr(changes, name)
-    monkeypatch.setattr(module, "changes", SimpleNamespace(**{**vars(changes), name: bug}))
+    assert hasattr(transitions, name)
+    monkeypatch.setattr(module, "changes", SimpleNamespace(**{**vars(transitions), name: bug}))
 
 
 # --- handing jobs over ----------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ def the_fence_does_not_rise_when_a_job_is_reserved(monkeypatch: pytest.MonkeyPat
 @mutant()
 def the_fence_does_not_rise_when_a_job_is_rescued(monkeypatch: pytest.MonkeyPatch) -> None:
     def rescued(job: Job, *args: Any, **options: Any) -> Changed:
-        change = changes.rescued(job, *args, **options)
+        change = transitions.rescued(job, *args, **options)
         return change._replace(job=replace(change.job, fence=job.fence))
 
     in_changes(monkeypatch, upkeep, "rescued", rescued)
@@ -144,7 +144,7 @@ def a_paused_queue_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
 @mutant(ADD, RESERVE, ABORT, FAIL)
 def an_abort_is_lost_when_the_attempt_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def settled(job: Job, *args: Any, **options: Any) -> Changed:
-        return changes.settled(replace(job, abort_at=None, abort_reason=None), *args, **options)
+        return transitions.settled(replace(job, abort_at=None, abort_reason=None), *args, **options)
 
     in_changes(monkeypatch, finishing, "settled", settled)
 
@@ -207,7 +207,7 @@ def failures_are_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 @mutant(ADD, RESERVE, FAIL, does("steer", how="retry", picks=[0]))
 def a_retried_job_keeps_its_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     def retried(job: Job, *args: Any, **options: Any) -> Changed:
-        change = changes.retried(job, *args, **options)
+        change = transitions.retried(job, *args, **options)
         return change._replace(job=replace(change.job, failures=job.failures))
 
     in_changes(monkeypatch, steering, "retried", retried)
@@ -247,30 +247,32 @@ def a_repeated_id_is_added_again_to_the_charts(monkeypatch: pytest.MonkeyPatch) 
 
 @mutant()
 def a_promoted_job_stays_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    promoted = changes.promoted
+    promoted = transitions.promoted
 
     def bug(job: Job, now: int) -> Changed:
         change = promoted(job, now)
         return change._replace(job=replace(change.job, due_at=job.due_at))
 
-    monkeypatch.setattr(changes, "promoted", bug)
+    monkeypatch.setattr(transitions, "promoted", bug)
 
 
 @mutant()
 def a_released_job_has_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    released = changes.released
-    monkeypatch.setattr(changes, "released", lambda *args, **options: released(*args, **options)._replace(events=[]))
+    released = transitions.released
+    monkeypatch.setattr(
+        transitions, "released", lambda *args, **options: released(*args, **options)._replace(events=[])
+    )
 
 
 @mutant()
 def a_failed_job_is_told_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    settled = changes.settled
+    settled = transitions.settled
 
     def bug(*args: Any, **options: Any) -> Changed:
         change = settled(*args, **options)
         return change._replace(events=change.events + change.events[-1:])
 
-    monkeypatch.setattr(changes, "settled", bug)
+    monkeypatch.setattr(transitions, "settled", bug)
 
 
 @pytest.mark.long

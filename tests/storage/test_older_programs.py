@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from packhorse.changes import Changed
-from packhorse.clock import HOUR, MINUTE, SECOND, TurnedClock
 from packhorse.conformance.builders import FAILURE, add, finish, run, stored
-from packhorse.event import Event, Kind, Subject, kind_of
-from packhorse.job import COMPLETED, Job
-from packhorse.outcome import Failed
+from packhorse.core.clock import HOUR, MINUTE, SECOND, TurnedClock
+from packhorse.core.event import Event, Kind, Subject, kind_of
+from packhorse.core.job import COMPLETED, Job
+from packhorse.core.outcome import Failed
+from packhorse.core.transitions import Changed
 from packhorse.storage.moving import Section
 from packhorse.storage.records import Count, EventFilter, Filter
 from packhorse.storage.redis import Redis

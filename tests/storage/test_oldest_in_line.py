@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from packhorse.clock import HOUR, TurnedClock
 from packhorse.conformance.builders import add, new_job, new_jobs
+from packhorse.core.clock import HOUR, TurnedClock
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import look_into
 

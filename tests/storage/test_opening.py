@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.errors import BadURL, MissingDriver
+from packhorse.core.errors import BadURL, MissingDriver
 from packhorse.storage import open_storage
 from packhorse.storage.memory import Memory
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.app import Packhorse
-from packhorse.job import COMPLETED, SCHEDULED, NewJob, State
+from packhorse.client.app import Packhorse
+from packhorse.core.job import COMPLETED, SCHEDULED, NewJob, State
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.records import WorkerInfo
 from packhorse.worker.assignment import Assignment

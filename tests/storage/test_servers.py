@@ -32,9 +32,9 @@ from packhorse.conformance.builders import (
     tallies,
     unique,
 )
-from packhorse.errors import StorageFull, StorageUnavailable
-from packhorse.job import COMPLETED
-from packhorse.outcome import Completed, Failed, Verdict
+from packhorse.core.errors import StorageFull, StorageUnavailable
+from packhorse.core.job import COMPLETED
+from packhorse.core.outcome import Completed, Failed, Verdict
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
 from packhorse.storage.mysql import MySQL

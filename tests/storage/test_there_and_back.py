@@ -11,11 +11,11 @@ from random import Random
 import pytest
 
 from packhorse.cli.fakedata import Shop
-from packhorse.clock import MINUTE, SECOND, TurnedClock
 from packhorse.conformance.estate import as_left, assert_same, everything, furnish
-from packhorse.copying import End, copy_storage
+from packhorse.core.clock import MINUTE, SECOND, TurnedClock
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
+from packhorse.storage.transfer import End, copy_storage
 from tests.storage.conftest import ADDRESSES, chosen_storages, give_back
 
 pytestmark = pytest.mark.usefixtures("exact_lines")

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from packhorse.clock import HOUR, TurnedClock
 from packhorse.conformance.builders import add, find_all, finish, ids, join, new_job, new_jobs, run
-from packhorse.job import COMPLETED, DEAD
-from packhorse.outcome import Completed
+from packhorse.core.clock import HOUR, TurnedClock
+from packhorse.core.job import COMPLETED, DEAD
+from packhorse.core.outcome import Completed
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import Count, Filter
 from packhorse.storage.redis import lists as redis_lists

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence, Set
 from typing import NamedTuple
 
 from packhorse.conformance.builders import find_all
-from packhorse.event import Event, Kind, Subject
-from packhorse.job import ABORTED, DEAD, FINAL
+from packhorse.core.event import Event, Kind, Subject
+from packhorse.core.job import ABORTED, DEAD, FINAL
 from packhorse.storage.records import EventFilter
 from tests.system.ledger import Line
 from tests.system.sites import Site

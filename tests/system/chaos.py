@@ -25,8 +25,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from packhorse.event import Kind
-from packhorse.job import QUEUED, NewJob
+from packhorse.core.event import Kind
+from packhorse.core.job import QUEUED, NewJob
 from packhorse.storage.records import EventFilter, Filter, WorkerInfo
 from tests.storage.conftest import ADDRESSES
 from tests.system.aftermath import Aftermath, Fault, look_at

@@ -12,8 +12,8 @@ import random
 import sys
 from collections.abc import Iterator, Sequence
 
-from packhorse.job import COMPLETED, Job, NewJob
-from packhorse.outcome import Completed, Outcome, Verdict
+from packhorse.core.job import COMPLETED, Job, NewJob
+from packhorse.core.outcome import Completed, Outcome, Verdict
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.records import Filter, WorkerInfo
 

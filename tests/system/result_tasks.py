@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from packhorse.job_handle import JobHandle
+from packhorse.client.job import JobHandle
 from tests.system.ledger import LEDGER, TOLD
 from tests.system.site_tasks import app
 

@@ -18,11 +18,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from packhorse.calls import JobTemplate
-from packhorse.clock import Now
-from packhorse.event import Event, Kind, Subject
+from packhorse.client.job_builder import JobTemplate
+from packhorse.core.clock import Now
+from packhorse.core.event import Event, Kind, Subject
+from packhorse.core.job import FINAL, Job, NewJob
 from packhorse.foreman.death import is_alive
-from packhorse.job import FINAL, Job, NewJob
 from packhorse.storage import open_storage
 from packhorse.storage.records import EventFilter, WorkerInfo
 from tests.children import PATIENCE, ROOT

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from packhorse.conformance.builders import find_all
-from packhorse.event import Event, Kind, Subject
-from packhorse.job import FINAL
+from packhorse.core.event import Event, Kind, Subject
+from packhorse.core.job import FINAL
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter
 from tests.storage.laws import check_history, check_job, check_tallies

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.clock import HOUR, MINUTE, SECOND
 from packhorse.conformance.builders import find_all
-from packhorse.cron import Cron
-from packhorse.event import Kind
-from packhorse.job import COMPLETED, RUNNING, SCHEDULED
+from packhorse.core.clock import HOUR, MINUTE, SECOND
+from packhorse.core.cron import Cron
+from packhorse.core.event import Kind
+from packhorse.core.job import COMPLETED, RUNNING, SCHEDULED
 from packhorse.storage.records import ScheduleInfo
 from tests.system.conftest import attended, hold_trial
 from tests.system.sites import LEASE, Crew, Site, until

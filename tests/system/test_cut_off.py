@@ -15,8 +15,8 @@ import psycopg
 import pymysql
 import pytest
 
-from packhorse.clock import TurnedClock
-from packhorse.errors import StorageUnavailable
+from packhorse.core.clock import TurnedClock
+from packhorse.core.errors import StorageUnavailable
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.mysql import database as mysql_database
 from packhorse.storage.mysql import link as mysql_link

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from packhorse.conformance.builders import find_all
-from packhorse.event import Kind
-from packhorse.job import State
+from packhorse.core.event import Kind
+from packhorse.core.job import State
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter, Filter
 from packhorse.storage.sqlite import SQLite

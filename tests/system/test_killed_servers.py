@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.errors import StorageUnavailable
-from packhorse.job import COMPLETED, NewJob
+from packhorse.core.errors import StorageUnavailable
+from packhorse.core.job import COMPLETED, NewJob
 from packhorse.storage.records import Filter
 from tests.mysql_server import MySQLServer
 from tests.postgres_server import PostgresServer

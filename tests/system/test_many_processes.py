@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from packhorse.conformance.builders import find_all, recount, tallies
-from packhorse.event import Subject
-from packhorse.job import COMPLETED
+from packhorse.core.event import Subject
+from packhorse.core.job import COMPLETED
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.records import EventFilter, Filter
 from tests.children import program, running

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.clock import SECOND
-from packhorse.copying import End, copy_storage
-from packhorse.errors import StorageClosed
-from packhorse.ids import new_id
-from packhorse.job import NewJob
-from packhorse.outcome import Completed
+from packhorse.core.clock import SECOND
+from packhorse.core.errors import StorageClosed
+from packhorse.core.ids import new_id
+from packhorse.core.job import NewJob
+from packhorse.core.outcome import Completed
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
 from packhorse.storage.moving import Move, Section, Stage
 from packhorse.storage.records import LogLine, WorkerInfo
+from packhorse.storage.transfer import End, copy_storage
 from tests.children import program, running, until
 from tests.storage.conftest import ADDRESSES, chosen_storages, give_back
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from packhorse.job import COMPLETED, DEAD
+from packhorse.core.job import COMPLETED, DEAD
 from tests.system.sites import Site
 from tests.system.soundness import assert_sound
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.clock import SECOND
-from packhorse.event import Kind
+from packhorse.core.clock import SECOND
+from packhorse.core.event import Kind
+from packhorse.core.job import ABORTED, COMPLETED, DEAD, RUNNING, Reason
 from packhorse.foreman.death import is_alive
-from packhorse.job import ABORTED, COMPLETED, DEAD, RUNNING, Reason
 from tests.children import PATIENCE
 from tests.system.conftest import Tell, hold_trial
 from tests.system.ledger import Line

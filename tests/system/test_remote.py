@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.errors import StorageError
-from packhorse.job import COMPLETED
+from packhorse.core.errors import StorageError
+from packhorse.core.job import COMPLETED
 from packhorse.storage import open_storage
 from packhorse.storage.records import Filter
 from tests.children import ROOT

@@ -10,10 +10,10 @@ import time
 import pytest
 from msgspec.structs import replace
 
-from packhorse.clock import HOUR
-from packhorse.event import Kind, Subject
+from packhorse.core.clock import HOUR
+from packhorse.core.event import Kind, Subject
+from packhorse.core.job import COMPLETED, RANK_FORCED, RANK_HALTED, RUNNING, SCHEDULED
 from packhorse.foreman.death import is_alive
-from packhorse.job import COMPLETED, RANK_FORCED, RANK_HALTED, RUNNING, SCHEDULED
 from packhorse.storage.records import WorkerInfo
 from tests.system.conftest import Tell
 from tests.system.sites import Site, new_job, until

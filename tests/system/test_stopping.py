@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from packhorse.event import Kind
+from packhorse.core.event import Kind
+from packhorse.core.job import ABORTED, COMPLETED, HELD, QUEUED, Reason
 from packhorse.foreman.death import is_alive
-from packhorse.job import ABORTED, COMPLETED, HELD, QUEUED, Reason
 from tests.children import PATIENCE
 from tests.system.conftest import Tell
 from tests.system.sites import Site, has_two_sleepers, until

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from packhorse.clock import HOUR, SECOND
+from packhorse.core.clock import HOUR, SECOND
 from tests.system.sites import LEASES, Crew, Site, until
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="looks at processes through /proc")

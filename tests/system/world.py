@@ -11,12 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from packhorse.clock import DAY, HOUR, MINUTE, SECOND, TurnedClock
-from packhorse.event import Kind
-from packhorse.failure import Failure
-from packhorse.job import NewJob, Token, UniqueLock
-from packhorse.order import Do, Order
-from packhorse.outcome import Completed, Failed, Snoozed, Stopped
+from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND, TurnedClock
+from packhorse.core.event import Kind
+from packhorse.core.failure import Failure
+from packhorse.core.job import NewJob, Token, UniqueLock
+from packhorse.core.order import Do, Order
+from packhorse.core.outcome import Completed, Failed, Snoozed, Stopped
 from packhorse.storage.contract import Storage
 from packhorse.storage.moving import Move, Section, Stage
 from packhorse.storage.records import (

@@ -11,10 +11,10 @@ import pytest
 from playwright import sync_api as playwright
 
 from packhorse import Packhorse
-from packhorse.failure import Failure
-from packhorse.ids import new_id
-from packhorse.job import State
-from packhorse.outcome import Completed, Failed
+from packhorse.core.failure import Failure
+from packhorse.core.ids import new_id
+from packhorse.core.job import State
+from packhorse.core.outcome import Completed, Failed
 from packhorse.storage.records import EventFilter, Filter, LogLine, WorkerInfo
 from packhorse.web.application import Application
 from packhorse.web.pages.serving import LIVE

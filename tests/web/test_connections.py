@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from packhorse.errors import StorageUnavailable
+from packhorse.core.errors import StorageUnavailable
 from packhorse.storage import open_storage
 from packhorse.storage.records import WorkerInfo
 from packhorse.web import connections

@@ -7,7 +7,7 @@ import re
 import pytest
 from starlette.testclient import TestClient
 
-from packhorse import filter_words
+from packhorse.monitor import filter_words
 from packhorse.web import reader
 from tests.cli.yard import Yard
 from tests.web.conftest import MAIL_SECRET, bearer

@@ -6,10 +6,10 @@ import re
 
 from starlette.testclient import TestClient
 
-from packhorse import clock
-from packhorse.clock import DAY, HOUR
-from packhorse.event import Subject
-from packhorse.outcome import Failed
+from packhorse.core import clock
+from packhorse.core.clock import DAY, HOUR
+from packhorse.core.event import Subject
+from packhorse.core.outcome import Failed
 from packhorse.storage import open_storage
 from packhorse.storage.records import WorkerInfo
 from packhorse.web.departures import departures

@@ -13,9 +13,9 @@ import pytest
 from playwright.sync_api import expect
 
 from packhorse import Packhorse
-from packhorse.event import Kind
-from packhorse.ids import new_id
-from packhorse.job import NewJob, State
+from packhorse.core.event import Kind
+from packhorse.core.ids import new_id
+from packhorse.core.job import NewJob, State
 from packhorse.storage.records import EventFilter, Filter
 from packhorse.web import steps
 from packhorse.web.application import Application, make_application

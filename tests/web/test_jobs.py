@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from packhorse.app import Packhorse
-from packhorse.fields import iso, job_fields
-from packhorse.job import State
-from packhorse.outcome import Completed
+from packhorse.client.app import Packhorse
+from packhorse.core.job import State
+from packhorse.core.outcome import Completed
+from packhorse.monitor.serializers import iso, job_fields
 from packhorse.storage.records import CheckIn, EventFilter, Filter, Page, Retention
 from packhorse.web.reader import Reader
 from tests.cli.yard import Yard

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from starlette.testclient import TestClient
 
-from packhorse.clock import MINUTE
-from packhorse.job import Job
-from packhorse.outcome import Failed
+from packhorse.core.clock import MINUTE
+from packhorse.core.job import Job
+from packhorse.core.outcome import Failed
 from packhorse.storage.records import CheckIn, LogKind, LogLine
 from packhorse.web.api import logs
 from tests.cli.yard import FAILURE, Yard

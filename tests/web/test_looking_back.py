@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from packhorse.event import Kind
+from packhorse.core.event import Kind
 from packhorse.storage import open_storage
 from packhorse.storage.records import EventFilter
 from packhorse.web import looking_back

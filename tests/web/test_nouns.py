@@ -12,11 +12,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from packhorse import Packhorse
-from packhorse.event import Kind, Subject
-from packhorse.job import State
-from packhorse.order import Do, Order
-from packhorse.outcome import Completed
-from packhorse.series import STEPS
+from packhorse.core.event import Kind, Subject
+from packhorse.core.job import State
+from packhorse.core.order import Do, Order
+from packhorse.core.outcome import Completed
+from packhorse.core.series import STEPS
 from packhorse.storage.records import ClientInfo, EventFilter, WorkerInfo
 from packhorse.web import looking_back
 from packhorse.web.api import ENDPOINTS

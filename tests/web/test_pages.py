@@ -10,13 +10,13 @@ from markupsafe import escape
 from starlette.testclient import TestClient
 
 from packhorse import Packhorse
-from packhorse.clock import DAY, SECOND, to_datetime
-from packhorse.event import Kind
-from packhorse.failure import Failure
-from packhorse.ids import new_id
-from packhorse.job import NewJob, Reason, State
-from packhorse.outcome import Failed
-from packhorse.settings import mask_url
+from packhorse.core.clock import DAY, SECOND, to_datetime
+from packhorse.core.event import Kind
+from packhorse.core.failure import Failure
+from packhorse.core.ids import new_id
+from packhorse.core.job import NewJob, Reason, State
+from packhorse.core.outcome import Failed
+from packhorse.core.settings import mask_url
 from packhorse.storage.records import EventFilter, Filter, Health, LogLine, Retention
 from packhorse.web.application import Application
 from packhorse.web.glance import Glance

@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from packhorse import Packhorse
-from packhorse.job import Job
+from packhorse.core.job import Job
 from packhorse.storage.records import ClientInfo, Filter, WorkerInfo
 from packhorse.web.application import Application
 from tests.cli.conftest import Call, here, packhorse

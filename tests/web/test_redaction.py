@@ -10,12 +10,12 @@ import pytest
 from starlette.testclient import TestClient
 
 from packhorse import Packhorse
-from packhorse.announcement import announcements
-from packhorse.clock import SECOND
-from packhorse.failure import Failure
-from packhorse.ids import new_id
-from packhorse.job import Job, NewJob, UniqueLock
-from packhorse.outcome import Completed, Failed
+from packhorse.client.announcements import announcements
+from packhorse.core.clock import SECOND
+from packhorse.core.failure import Failure
+from packhorse.core.ids import new_id
+from packhorse.core.job import Job, NewJob, UniqueLock
+from packhorse.core.outcome import Completed, Failed
 from packhorse.storage.records import ScheduleInfo
 from packhorse.web.api import ENDPOINTS
 from packhorse.web.application import make_application

@@ -11,9 +11,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from packhorse import Packhorse
-from packhorse.errors import BadValue, StorageUnavailable, UnsafeAddress
-from packhorse.event import Kind
-from packhorse.job import State
+from packhorse.core.errors import BadValue, StorageUnavailable, UnsafeAddress
+from packhorse.core.event import Kind
+from packhorse.core.job import State
 from packhorse.storage.records import EventFilter, TaskInfo
 from packhorse.web.api import ENDPOINTS
 from packhorse.web.application import Application, make_application

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from packhorse.errors import BadValue
+from packhorse.core.errors import BadValue
 from packhorse.web.application import Application
 from packhorse.web.server import WebServer
 from tests.children import PATIENCE, until

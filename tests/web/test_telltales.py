@@ -4,7 +4,7 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
-from packhorse.outcome import Completed, Failed
+from packhorse.core.outcome import Completed, Failed
 from packhorse.web.telltales import Telltale, compare
 from tests.cli.yard import FAILURE, Yard
 

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from packhorse.errors import TooBusy
+from packhorse.core.errors import TooBusy
 from packhorse.web.application import Application, make_application
 from packhorse.web.pages import PAGES
 from packhorse.web.pages.frame import render

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
-from packhorse import clock
-from packhorse.job import COMPLETED, QUEUED, RUNNING
+from packhorse.core import clock
+from packhorse.core.job import COMPLETED, QUEUED, RUNNING
 from packhorse.storage.wire import QUESTIONS, WIRE
 from packhorse.web.api import work
 from packhorse.web.application import Application

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from packhorse.operation_times import told
+from packhorse.monitor.operation_times import told
 from packhorse.storage.records import OperationSums, WorkerInfo
 from packhorse.web.writing import Writing
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from packhorse.app import Packhorse
-from packhorse.errors import StorageUnavailable
-from packhorse.event import Kind
-from packhorse.job import Job, State
-from packhorse.job_handle import JobHandle
+from packhorse.client.app import Packhorse
+from packhorse.client.job import JobHandle
+from packhorse.core.errors import StorageUnavailable
+from packhorse.core.event import Kind
+from packhorse.core.job import Job, State
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter, WorkerInfo

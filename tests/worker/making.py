@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from packhorse.job import RESERVED, Job
-from packhorse.middleware import Chain, compose
-from packhorse.task import RegisteredTask, Registry, TaskOptions
+from packhorse.core.job import RESERVED, Job
+from packhorse.core.task import RegisteredTask, Registry, TaskOptions
+from packhorse.worker.middleware import Chain, compose
 from packhorse.worker.seat import Seat, WorkerStop
 
 RESULT_LIMIT = 1 << 20

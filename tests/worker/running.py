@@ -10,14 +10,14 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from packhorse.app import Packhorse
-from packhorse.board import Board
-from packhorse.channel import Channel
-from packhorse.event import Kind
-from packhorse.job import FINAL, Job, State
-from packhorse.job_handle import JobHandle
+from packhorse.client.app import Packhorse
+from packhorse.client.job import JobHandle
+from packhorse.core.event import Kind
+from packhorse.core.job import FINAL, Job, State
 from packhorse.storage import open_storage
 from packhorse.storage.records import EventFilter
+from packhorse.worker.ipc import Channel
+from packhorse.worker.shared_status import Board
 from tests.children import PATIENCE, ROOT, until
 
 OWNER = "ann"

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from packhorse.answer import Abort, Retry, Snooze
-from packhorse.clock import MINUTE, SECOND
-from packhorse.context import CURRENT, current_job
-from packhorse.errors import BadValue, PackhorseError
-from packhorse.job import Job, Reason
-from packhorse.outcome import Completed, Failed, Outcome, Snoozed, Stopped
+from packhorse.core.answer import Abort, Retry, Snooze
+from packhorse.core.clock import MINUTE, SECOND
+from packhorse.core.context import CURRENT, current_job
+from packhorse.core.errors import BadValue, PackhorseError
+from packhorse.core.job import Job, Reason
+from packhorse.core.outcome import Completed, Failed, Outcome, Snoozed, Stopped
 from packhorse.worker import attempt
 from tests.worker.making import RESULT_LIMIT, RememberingLine, a_job, chain_of, task_of
 
@@ -589,7 +589,7 @@ def test_our_frames_between_middleware_and_task_are_left_out():
     assert failure.traceback is not None
     assert "in outer" in failure.traceback
     assert "in deep" in failure.traceback
-    assert "packhorse/middleware.py" not in failure.traceback
+    assert "packhorse/worker/middleware.py" not in failure.traceback
 
 
 def test_an_error_that_we_raise_is_shown_where_the_task_made_it():
@@ -610,7 +610,7 @@ def test_an_error_that_is_ours_alone_keeps_its_frames():
 
     assert "did not call the job" in failure.message
     assert failure.traceback is not None
-    assert "packhorse/middleware.py" in failure.traceback
+    assert "packhorse/worker/middleware.py" in failure.traceback
 
 
 def test_a_module_that_is_called_like_ours_is_not_ours(tmp_path: Any, monkeypatch: pytest.MonkeyPatch):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from packhorse.context import CURRENT, JobContext
+from packhorse.core.context import CURRENT, JobContext
 from packhorse.storage.records import LogKind, LogLine
 from packhorse.worker import attempt
 from packhorse.worker.capture import capture_logging

@@ -18,14 +18,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from packhorse.channel import Channel, Message
-from packhorse.context import current_job
-from packhorse.failure import Failure
-from packhorse.job import Reason
-from packhorse.middleware import compose
-from packhorse.outcome import Completed, Failed, Halted, Outcome, Released, Snoozed, Stopped
+from packhorse.core.context import current_job
+from packhorse.core.failure import Failure
+from packhorse.core.job import Reason
+from packhorse.core.outcome import Completed, Failed, Halted, Outcome, Released, Snoozed, Stopped
 from packhorse.worker import child
 from packhorse.worker.child import decode_outcome, encode_outcome, is_stop
+from packhorse.worker.ipc import Channel, Message
+from packhorse.worker.middleware import compose
 from tests.children import PATIENCE
 from tests.worker.making import RESULT_LIMIT, a_job, chain_of, task_of
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from packhorse.errors import StorageError
+from packhorse.core.errors import StorageError
 from packhorse.worker import deputy
 from packhorse.worker.deputy import Deputed, depute
 from tests.worker.conftest import Works

@@ -15,21 +15,33 @@ from typing import Any
 
 import pytest
 
-from packhorse.answer import Retry
-from packhorse.board import Board
-from packhorse.clock import HOUR
-from packhorse.context import JobContext, current_job
-from packhorse.errors import BadValue, StorageUnavailable
-from packhorse.event import Kind
-from packhorse.failure import Failure
-from packhorse.job import ABORTED, COMPLETED, DEAD, HELD, QUEUED, RESERVED, RETRYING, RUNNING, SCHEDULED, Reason, Token
-from packhorse.job_handle import JobHandle
-from packhorse.outcome import Completed, Outcome
-from packhorse.spool import Delivered, Spool
+from packhorse.client.job import JobHandle
+from packhorse.core.answer import Retry
+from packhorse.core.clock import HOUR
+from packhorse.core.context import JobContext, current_job
+from packhorse.core.errors import BadValue, StorageUnavailable
+from packhorse.core.event import Kind
+from packhorse.core.failure import Failure
+from packhorse.core.job import (
+    ABORTED,
+    COMPLETED,
+    DEAD,
+    HELD,
+    QUEUED,
+    RESERVED,
+    RETRYING,
+    RUNNING,
+    SCHEDULED,
+    Reason,
+    Token,
+)
+from packhorse.core.outcome import Completed, Outcome
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import CheckIn, LogKind, LogLine, WorkerInfo
 from packhorse.worker import desk as desk_module
 from packhorse.worker import durations, lock, outage, reception
+from packhorse.worker.shared_status import Board
+from packhorse.worker.spool import Delivered, Spool
 from tests.children import until
 from tests.worker.conftest import DEADLINE, Works
 
@@ -500,7 +512,7 @@ def test_an_error_is_the_last_line_of_the_log(works: Works):
 
 
 def test_a_log_grows_no_longer_than_the_setting_says(storage: Any):
-    from packhorse.app import Packhorse
+    from packhorse.client.app import Packhorse
 
     with Packhorse(storage, keep_log_lines=3) as app:
         works = Works(app, storage)

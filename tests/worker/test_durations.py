@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from packhorse.clock import SECOND
+from packhorse.core.clock import SECOND
 from packhorse.worker.durations import Durations
 
 MS = SECOND // 1_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from packhorse.clock import SECOND
+from packhorse.core.clock import SECOND
 from packhorse.worker.fetcher import LONGEST_WAIT, MOST_BUFFERED, Fetcher
 
 MS = SECOND // 1_000

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from packhorse.clock import SECOND
+from packhorse.core.clock import SECOND
 from packhorse.worker.floor import is_isolated
 from tests.worker.making import a_job, task_of
 

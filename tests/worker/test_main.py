@@ -15,11 +15,11 @@ from typing import Any, cast
 import pytest
 
 from packhorse import Packhorse
-from packhorse.channel import Channel
-from packhorse.event import Kind
-from packhorse.job import COMPLETED, QUEUED
+from packhorse.core.event import Kind
+from packhorse.core.job import COMPLETED, QUEUED
 from packhorse.storage.records import WorkerInfo
 from packhorse.worker.__main__ import _take_signals
+from packhorse.worker.ipc import Channel
 from packhorse.worker.process import WorkerProcess
 from tests.children import PATIENCE, ROOT, until
 from tests.worker import jobs

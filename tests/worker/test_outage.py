@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from packhorse.errors import StorageUnavailable
+from packhorse.core.errors import StorageUnavailable
 from packhorse.worker import outage
 from packhorse.worker.outage import FIRST_PAUSE, LONGEST_PAUSE, Outage
 

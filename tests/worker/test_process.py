@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 
 from packhorse import Packhorse, __version__
-from packhorse.board import Board
-from packhorse.channel import CONDEMNED
-from packhorse.clock import SECOND
-from packhorse.context import current_job
-from packhorse.errors import BadValue, StorageUnavailable
-from packhorse.event import Kind, Subject
-from packhorse.job import ABORTED, COMPLETED, HELD, QUEUED, RESERVED, RETRYING, RUNNING, Reason
-from packhorse.job_handle import JobHandle
-from packhorse.outcome import Outcome
+from packhorse.client.job import JobHandle
+from packhorse.core.clock import SECOND
+from packhorse.core.context import current_job
+from packhorse.core.errors import BadValue, StorageUnavailable
+from packhorse.core.event import Kind, Subject
+from packhorse.core.job import ABORTED, COMPLETED, HELD, QUEUED, RESERVED, RETRYING, RUNNING, Reason
+from packhorse.core.outcome import Outcome
 from packhorse.storage.records import EventFilter
 from packhorse.worker import process, report
 from packhorse.worker.executors import coroutine as coroutine_executor
+from packhorse.worker.ipc import CONDEMNED
 from packhorse.worker.seat import Seat
+from packhorse.worker.shared_status import Board
 from tests.children import until
 from tests.worker.conftest import DEADLINE, Works
 from tests.worker.making import a_seat

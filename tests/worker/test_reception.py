@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from packhorse.errors import StorageUnavailable, TaskNotFound
+from packhorse.core.errors import StorageUnavailable, TaskNotFound
 from packhorse.storage.records import WorkerInfo
 from packhorse.worker.reception import Reception
 from tests.worker.making import a_job

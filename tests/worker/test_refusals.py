@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from packhorse.errors import BadValue, StorageUnavailable
-from packhorse.job import Token
-from packhorse.outcome import Completed, Failed, Outcome, Snoozed, Verdict
+from packhorse.core.errors import BadValue, StorageUnavailable
+from packhorse.core.job import Token
+from packhorse.core.outcome import Completed, Failed, Outcome, Snoozed, Verdict
 from packhorse.worker.refusals import MOST_CALLS, finish_in_portions
 
 Batch = Sequence[tuple[int, Outcome]]

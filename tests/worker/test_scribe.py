@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from packhorse.conformance.builders import add, stored, take
-from packhorse.errors import BadValue, StorageUnavailable
-from packhorse.job import RESERVED, RUNNING, Job
+from packhorse.core.errors import BadValue, StorageUnavailable
+from packhorse.core.job import RESERVED, RUNNING, Job
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import LogKind
 from packhorse.worker.scribe import Scribe

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from packhorse.job import Reason
+from packhorse.core.job import Reason
 from packhorse.worker.seat import Seat, WorkerStop
 from tests.worker.making import a_seat
 

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from packhorse.app import Packhorse
-from packhorse.job import State
-from packhorse.serving import why_unserved
+from packhorse.client.app import Packhorse
+from packhorse.core.job import State
+from packhorse.monitor.served_queues import why_unserved
 from packhorse.storage.contract import OTHER_QUEUES
 from packhorse.storage.records import Tally, WorkerInfo
 from packhorse.worker.served import KEEP, STAY_AWAY, Served

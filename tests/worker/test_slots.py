@@ -11,9 +11,9 @@ from queue import SimpleQueue
 
 import pytest
 
-from packhorse.board import Board
 from packhorse.worker.executors import Executor
 from packhorse.worker.seat import Seat
+from packhorse.worker.shared_status import Board
 from packhorse.worker.slots import Slots
 from tests.children import until
 from tests.worker.making import a_job, a_seat

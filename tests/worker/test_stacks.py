@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from packhorse.job import RUNNING
+from packhorse.core.job import RUNNING
 from packhorse.worker import stacks
 from tests.children import until
 from tests.worker.running import Running

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from packhorse.clock import SECOND
-from packhorse.failure import Failure
-from packhorse.job import Reason
-from packhorse.outcome import Failed, Outcome, Stopped
+from packhorse.core.clock import SECOND
+from packhorse.core.failure import Failure
+from packhorse.core.job import Reason
+from packhorse.core.outcome import Failed, Outcome, Stopped
 from packhorse.worker.assignment import Limits
 from packhorse.worker.seat import Seat
 from packhorse.worker.warden import Warden

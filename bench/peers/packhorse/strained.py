@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from bench import jobs
 from bench.peers import URL
 from packhorse import Packhorse
-from packhorse.calls import NewCall
+from packhorse.client.job_builder import NewCall
 
 _QUEUES = 500
 _PRIORITIES = range(1, 11)  # all that there are; two queues make twenty lines of them

@@ -8,9 +8,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from packhorse import changes
-from packhorse.errors import ClientNotFound, NotUnique
-from packhorse.job import HELD, WAITING, Job, NewJob
+from packhorse.core import transitions
+from packhorse.core.errors import ClientNotFound, NotUnique
+from packhorse.core.job import HELD, WAITING, Job, NewJob
 from packhorse.storage.memory.keeper import Keeper, atomic
 from packhorse.storage.records import Enqueued, Placement, QueueInfo, TaskInfo
 
@@ -45,7 +45,7 @@ class InAndOut(Keeper):
             if holder is not None and new.unique.on_conflict == "reject":
                 raise NotUnique(holder.id, new.unique.key)
             if holder is not None and new.unique.on_conflict == "replace" and holder.state in WAITING:
-                self._keep(holder, changes.replaced(holder, new, self.now()))
+                self._keep(holder, transitions.replaced(holder, new, self.now()))
                 self._replaced[new.id] = (holder.id, self.now())
                 self._subscribe(new, holder.id)
                 return Enqueued(holder.id, Placement.REPLACED)
@@ -55,7 +55,7 @@ class InAndOut(Keeper):
                 self._subscribe(new, holder.id)
                 return Enqueued(holder.id, Placement.KEPT)
         self._seq += 1
-        self._keep(None, changes.added(new, self._seq, self.now()))
+        self._keep(None, transitions.added(new, self._seq, self.now()))
         if new.unique is not None:
             self._locks[new.unique.key] = (new.id, new.unique, self.now())
         self._subscribe(new, new.id)

@@ -10,12 +10,13 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from msgspec.structs import replace
 
-from packhorse import changes, clock
-from packhorse.changes import Changed
-from packhorse.event import Event, Kind, Subject
-from packhorse.failure import Failure
-from packhorse.job import QUEUED, Job, UniqueLock
-from packhorse.series import CAUSE_MINUTES, CAUSED, MINUTES, Measures, has_failed, measure, measure_deleted
+from packhorse.core import clock, transitions
+from packhorse.core.event import Event, Kind, Subject
+from packhorse.core.failure import Failure
+from packhorse.core.fair_share import Turns
+from packhorse.core.job import QUEUED, Job, UniqueLock
+from packhorse.core.series import CAUSE_MINUTES, CAUSED, MINUTES, Measures, has_failed, measure, measure_deleted
+from packhorse.core.transitions import Changed
 from packhorse.storage.beds import Beds
 from packhorse.storage.contract import Storage
 from packhorse.storage.moving import Move, may_go_on, quiet_answer
@@ -29,7 +30,6 @@ from packhorse.storage.records import (
     Tick,
     WorkerInfo,
 )
-from packhorse.turns import Turns
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -95,7 +95,7 @@ class Keeper(Storage):
         job = self._jobs.get(job_id)
         if job is None:
             return None
-        return job if changes.holds(job, lock, taken_at, self.now()) else None
+        return job if transitions.holds(job, lock, taken_at, self.now()) else None
 
     def _keep(self, before: Job | None, change: Changed, ran: int | None = None) -> Job:
         """Store a changed job with its events and measures; wake somebody when it came into line."""
@@ -144,7 +144,7 @@ class Keeper(Storage):
         self._record(Event(kind, self.now(), subject, queue=queue, owner=owner, data=told or None))
 
     def _remove(self, job: Job, by: str | None) -> None:
-        self._record(changes.deleted(job, self.now(), by))
+        self._record(transitions.deleted(job, self.now(), by))
         measures: Measures = {}
         measure_deleted(measures, job)
         self._add_measures(measures)

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 
 from msgspec.structs import replace
 
-from packhorse.job import QUEUED, Job, State
+from packhorse.core.job import QUEUED, Job, State
 from packhorse.storage import listing
 from packhorse.storage.memory.keeper import Keeper, atomic
 from packhorse.storage.records import Count, Filter, Page, QueueInfo, Tally, TaskInfo, look_into

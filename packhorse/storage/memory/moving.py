@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from packhorse.job import UniqueLock
+from packhorse.core.job import UniqueLock
 from packhorse.storage.contract import BATCH
 from packhorse.storage.memory.keeper import Keeper, atomic
 from packhorse.storage.moving import (

@@ -7,10 +7,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from packhorse import changes
-from packhorse.changes import Changed
-from packhorse.event import Kind, Subject
-from packhorse.job import Job, Operation, UniqueLock
+from packhorse.core import transitions
+from packhorse.core.event import Kind, Subject
+from packhorse.core.job import Job, Operation, UniqueLock
+from packhorse.core.transitions import Changed
 from packhorse.storage.memory.keeper import Keeper, atomic
 from packhorse.storage.records import PAUSE_IS_OVER, QueueInfo, Seen, Steered, left_alone, seen_by_id
 
@@ -18,18 +18,18 @@ from packhorse.storage.records import PAUSE_IS_OVER, QueueInfo, Seen, Steered, l
 class Steering(Keeper):
     @atomic
     def abort(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
-        return self._steer(job_ids, seen, Operation.ABORT, lambda job: changes.aborted(job, self.now(), by))
+        return self._steer(job_ids, seen, Operation.ABORT, lambda job: transitions.aborted(job, self.now(), by))
 
     @atomic
     def force_start(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
-        return self._steer(job_ids, seen, Operation.FORCE_START, lambda job: changes.forced(job, self.now(), by))
+        return self._steer(job_ids, seen, Operation.FORCE_START, lambda job: transitions.forced(job, self.now(), by))
 
     @atomic
     def set_priority(
         self, job_ids: Sequence[str], priority: int, *, by: str | None = None, seen: Sequence[Seen] = ()
     ) -> list[Steered]:
         return self._steer(
-            job_ids, seen, Operation.SET_PRIORITY, lambda job: changes.reprioritised(job, priority, self.now(), by)
+            job_ids, seen, Operation.SET_PRIORITY, lambda job: transitions.reprioritised(job, priority, self.now(), by)
         )
 
     @atomic
@@ -42,7 +42,7 @@ class Steering(Keeper):
         seen: Sequence[Seen] = (),
         options: Mapping[str, Any] | None = None,
     ) -> list[Steered]:
-        step: Callable[[Job], Changed] = lambda job: changes.requeued(job, queue, self.now(), by, options)  # noqa: E731
+        step: Callable[[Job], Changed] = lambda job: transitions.requeued(job, queue, self.now(), by, options)  # noqa: E731
         answers = self._steer(job_ids, seen, Operation.SET_QUEUE, step)
         if any(answer.changed for answer in answers):
             self._queues.setdefault(queue, QueueInfo(queue))
@@ -50,7 +50,7 @@ class Steering(Keeper):
 
     @atomic
     def retry(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
-        return self._steer(job_ids, seen, Operation.RETRY, lambda job: changes.retried(job, self.now(), by))
+        return self._steer(job_ids, seen, Operation.RETRY, lambda job: transitions.retried(job, self.now(), by))
 
     def _steer(
         self, job_ids: Sequence[str], seen: Sequence[Seen], operation: Operation, change: Callable[[Job], Changed]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from packhorse import changes
-from packhorse.event import Kind, Subject
-from packhorse.job import FINAL, HELD, QUEUED, Job
-from packhorse.series import CAUSE_DAYS, FOLDS
+from packhorse.core import transitions
+from packhorse.core.event import Kind, Subject
+from packhorse.core.job import FINAL, HELD, QUEUED, Job
+from packhorse.core.series import CAUSE_DAYS, FOLDS
 from packhorse.storage.memory.keeper import Keeper, atomic
 from packhorse.storage.moving import outlook_of
 from packhorse.storage.records import MOST_MISSED, Outlook, Pruned, Rescued, Retention
@@ -19,7 +19,7 @@ class Upkeep(Keeper):
         due = [job for job in self._jobs.values() if job.due_at is not None and job.due_at <= self.now()]
         due.sort(key=lambda job: (job.due_at, job.seq))
         for job in due[:limit]:
-            self._keep(job, changes.promoted(job, self.now()))
+            self._keep(job, transitions.promoted(job, self.now()))
         return len(due[:limit])
 
     @atomic
@@ -54,7 +54,7 @@ class Upkeep(Keeper):
         over = [job for job in self._jobs.values() if job.expire_at is not None and job.expire_at <= self.now()]
         over.sort(key=lambda job: (job.expire_at, job.seq))
         for job in over[:limit]:
-            self._keep(job, changes.expired(job, self.now()))
+            self._keep(job, transitions.expired(job, self.now()))
         return len(over[:limit])
 
     @atomic
@@ -92,7 +92,7 @@ class Upkeep(Keeper):
     def _take_back(self, jobs: list[Job], why: str, ran: Collection[str], recovered: bool) -> list[Rescued]:
         taken = []
         for job in jobs:
-            change = changes.rescued(job, self.now(), why, ran=job.id in ran, recovered=recovered)
+            change = transitions.rescued(job, self.now(), why, ran=job.id in ran, recovered=recovered)
             taken.append(Rescued(job.id, job.owner or "", self._keep(job, change).state))
         return taken
 

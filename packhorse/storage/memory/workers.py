@@ -8,11 +8,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from packhorse import changes
-from packhorse.errors import ClientNotFound
-from packhorse.event import Event, Kind, Subject
-from packhorse.job import FINAL, Job
-from packhorse.order import Order
+from packhorse.core import transitions
+from packhorse.core.errors import ClientNotFound
+from packhorse.core.event import Event, Kind, Subject
+from packhorse.core.job import FINAL, Job
+from packhorse.core.order import Order
 from packhorse.storage.memory.keeper import Keeper, atomic
 from packhorse.storage.records import JOINED_ANEW, USUAL_LEASE, Beat, ClientInfo, Stop, WorkerInfo
 
@@ -51,7 +51,7 @@ class Workers(Keeper):
     @atomic
     def leave(self, owner: str, *, why: str = "stopped", ran: Collection[str] = ()) -> None:
         for job in [job for job in self._jobs.values() if job.owner == owner]:
-            self._keep(job, changes.released(job, self.now(), why, ran=job.id in ran))
+            self._keep(job, transitions.released(job, self.now(), why, ran=job.id in ran))
         worker = self._workers.pop(owner, None)
         if worker is not None:
             self._record_about(worker.subject, Kind.KILLED, owner=owner, **worker.told(why=why))
@@ -127,7 +127,7 @@ class Workers(Keeper):
             if job is None or job.state not in FINAL or client_id not in self._subscribers.get(job_id, ()):
                 continue
             handled += 1
-            self._record(changes.handled(job, self.now(), client_id))
+            self._record(transitions.handled(job, self.now(), client_id))
             self._unsubscribe(client_id, job_id)
             holder = self._holder(job.unique_key) if job.unique_key else None
             if job_id not in self._subscribers and not job.persistent and holder != job:

@@ -6,13 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from packhorse import changes
-from packhorse.errors import WorkerNotFound
-from packhorse.job import QUEUED, RANK_FORCED, RANKS, Job, Operation, Token, is_legal
-from packhorse.outcome import Outcome, Verdict
+from packhorse.core import transitions
+from packhorse.core.errors import WorkerNotFound
+from packhorse.core.fair_share import in_turns
+from packhorse.core.job import QUEUED, RANK_FORCED, RANKS, Job, Operation, Token, is_legal
+from packhorse.core.outcome import Outcome, Verdict
 from packhorse.storage.memory.keeper import Keeper, atomic
 from packhorse.storage.records import LONGEST_LINE, CheckIn, CheckInAnswer, LogKind, LogLine, dropped_lines, lost_with
-from packhorse.turns import in_turns
 
 
 class Working(Keeper):
@@ -30,7 +30,7 @@ class Working(Keeper):
             lines = self._lines(rank, queues)
             shares = self._turns.share({name: len(line) for name, line in lines.items()}, queues, limit - len(taken))
             chosen = [job for name, share in shares.items() for job in lines[name][:share]]
-            reserved = [self._keep(job, changes.reserved(job, owner, self.now())) for job in chosen]
+            reserved = [self._keep(job, transitions.reserved(job, owner, self.now())) for job in chosen]
             taken += in_turns(reserved, queues)
         return taken
 
@@ -60,7 +60,7 @@ class Working(Keeper):
             elif not is_legal(Operation.START, job.state):
                 verdicts.append(Verdict.REPEATED)
             else:
-                self._keep(job, changes.started(job, self.now(), ago))
+                self._keep(job, transitions.started(job, self.now(), ago))
                 verdicts.append(Verdict.ACCEPTED)
         return verdicts
 
@@ -71,7 +71,7 @@ class Working(Keeper):
     def _finish(self, outcome: Outcome) -> Verdict:
         job = self._held_by(outcome.token)
         if job is not None:
-            self._keep(job, changes.settled(job, outcome, self.now()), outcome.ran)
+            self._keep(job, transitions.settled(job, outcome, self.now()), outcome.ran)
             return Verdict.ACCEPTED
         return Verdict.REPEATED if self._has_ended(outcome.token) else Verdict.STALE
 
@@ -82,7 +82,7 @@ class Working(Keeper):
     def _release(self, token: Token, why: str) -> Verdict:
         job = self._held_by(token)
         if job is not None:
-            self._keep(job, changes.released(job, self.now(), why))
+            self._keep(job, transitions.released(job, self.now(), why))
             return Verdict.ACCEPTED
         return Verdict.REPEATED if self._has_ended(token) else Verdict.STALE
 
@@ -105,7 +105,7 @@ class Working(Keeper):
             if job is None:
                 answers.append(CheckInAnswer.STALE)
                 continue
-            job, lines = changes.checked_in(job, self.now(), one.message, one.progress, one.progress_text)
+            job, lines = transitions.checked_in(job, self.now(), one.message, one.progress, one.progress_text)
             self._jobs[job.id] = job
             if not one.is_logged:
                 self._write_lines(job, [LogLine(text, LogKind(kind)) for kind, text in lines], keep=1_000)
@@ -125,7 +125,7 @@ class Working(Keeper):
         log = self._log.setdefault(job.id, [])
         for line in lines:
             self._log_id += 1
-            message, attempt = line.message[:LONGEST_LINE], line.attempt or changes.attempt_of_lines(job)
+            message, attempt = line.message[:LONGEST_LINE], line.attempt or transitions.attempt_of_lines(job)
             at = self.now() - line.ago
             log.append(LogLine(message, line.kind, at, attempt, self._log_id))
         if len(log) > keep:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from packhorse import clock
-from packhorse.codec import nearest
-from packhorse.errors import BadURL, BadValue
+from packhorse.core import clock
+from packhorse.core.codec import nearest
+from packhorse.core.errors import BadURL, BadValue
 
 _SHAPE = "mysql://user:password@host:port/database"
 _SSL_MODES = ("disabled", "preferred", "required", "verify_ca", "verify_identity")

@@ -14,7 +14,7 @@ import pymysql
 import pymysql.connections
 from pymysql.constants import CLIENT
 
-from packhorse import clock
+from packhorse.core import clock
 from packhorse.storage.mysql.address import Address, trusting
 from packhorse.storage.mysql.link import Link
 from packhorse.storage.mysql.transaction import Transaction

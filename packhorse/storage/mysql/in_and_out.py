@@ -11,10 +11,10 @@ from typing import Any
 
 import pymysql
 
-from packhorse import changes
-from packhorse.clock import MINUTE, SECOND
-from packhorse.job import LOWEST_PRIORITY, QUEUED, NewJob, State, rank_of
-from packhorse.series import MINUTES
+from packhorse.core import transitions
+from packhorse.core.clock import MINUTE, SECOND
+from packhorse.core.job import LOWEST_PRIORITY, QUEUED, NewJob, State, rank_of
+from packhorse.core.series import MINUTES
 from packhorse.storage.guest import elsewhere
 from packhorse.storage.moving import may_go_on
 from packhorse.storage.mysql.address import Address
@@ -179,11 +179,11 @@ class InAndOut(MySQLKeeper, in_and_out.InAndOut):
             return Enqueued(new.id, Placement.KEPT)  # another was quicker with the very same job
 
     def _insert(self, tx: Transaction, jobs: Sequence[NewJob]) -> None:
-        stored = [changes.added_job(new, 0, tx.now) for new in jobs]
+        stored = [transitions.added_job(new, 0, tx.now) for new in jobs]
         for some in _portions(stored):
             tx.execute(self._sql["insert_jobs"], ([_stored_values(job) for job in some],))
         for new, job in zip(jobs, stored, strict=True):
-            facts = changes.added_facts(new, job)
+            facts = transitions.added_facts(new, job)
             data = "" if facts is None else to_json(facts)
             tx.event_rows.append((tx.now, "added", "job", job.id, job.queue, job.state.value, "", 0, data))
         for (queue, task, state), number in Counter([(job.queue, job.task, job.state) for job in stored]).items():

@@ -9,7 +9,7 @@ from typing import Any
 
 import pymysql
 
-from packhorse.errors import PackhorseError
+from packhorse.core.errors import PackhorseError
 from packhorse.storage.mysql.spelling import spelled
 from packhorse.storage.mysql.trouble import READ_ONLY, TOO_LONG, code_of
 from packhorse.storage.sql.dialect import Dialect

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from packhorse.job import RETRYING, Job
+from packhorse.core.job import RETRYING, Job
 from packhorse.storage.listing import BY_DUE_TIME, Order, Place
 from packhorse.storage.mysql.keeper import MySQLKeeper
 from packhorse.storage.records import Filter

@@ -8,7 +8,7 @@ from typing import Any
 
 import pymysql
 
-from packhorse.clock import SECOND
+from packhorse.core.clock import SECOND
 from packhorse.storage.mysql.database import LOCK_PATIENCE
 from packhorse.storage.mysql.keeper import MySQLKeeper
 from packhorse.storage.mysql.link import Link

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 import pymysql
 
-from packhorse.errors import StorageNotFound, StorageUnavailable
+from packhorse.core.errors import StorageNotFound, StorageUnavailable
 from packhorse.storage.mysql.link import Link
 from packhorse.storage.mysql.statements import TABLE, quoted
 from packhorse.storage.mysql.trouble import code_of

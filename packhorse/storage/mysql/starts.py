@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from packhorse.job import Job
+from packhorse.core.job import Job
 
 LONG_WALK = 0.05
 """Seconds of looking for jobs after which it is worth remembering where they were."""

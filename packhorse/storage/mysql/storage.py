@@ -6,8 +6,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from packhorse import clock
-from packhorse.errors import StorageNotFound
+from packhorse.core import clock
+from packhorse.core.errors import StorageNotFound
+from packhorse.core.fair_share import Turns
 from packhorse.storage import moving
 from packhorse.storage.mysql import schema
 from packhorse.storage.mysql.address import Address, parse
@@ -28,7 +29,6 @@ from packhorse.storage.records import Health, Migration, OperationSums
 from packhorse.storage.sql.rows import to_json
 from packhorse.storage.sql.schedules import Schedules
 from packhorse.storage.sql.steering import Steering
-from packhorse.turns import Turns
 
 _LONG_HISTORY = 1_000_000
 

@@ -6,7 +6,7 @@ import re
 
 import pymysql
 
-from packhorse.errors import BadValue, StorageError, StorageFull, StorageReadOnly, StorageUnavailable
+from packhorse.core.errors import BadValue, StorageError, StorageFull, StorageReadOnly, StorageUnavailable
 
 LOST_RACES = frozenset({1205, 1213, 1020})
 """Lock not given in time, deadlock, record changed since it was read: made again, the call may well succeed."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import time
 
-from packhorse.clock import SECOND
-from packhorse.job import Job
-from packhorse.series import DAYS, HOURS, MINUTES
+from packhorse.core.clock import SECOND
+from packhorse.core.job import Job
+from packhorse.core.series import DAYS, HOURS, MINUTES
 from packhorse.storage.mysql.keeper import MySQLKeeper
 from packhorse.storage.records import Retention
 from packhorse.storage.sql import upkeep

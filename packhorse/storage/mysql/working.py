@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from packhorse import changes
-from packhorse.errors import WorkerNotFound
-from packhorse.job import RANK_FORCED, RANKS, RESERVED, Job, Token
-from packhorse.outcome import Completed, Outcome, Verdict
+from packhorse.core import transitions
+from packhorse.core.errors import WorkerNotFound
+from packhorse.core.fair_share import in_turns
+from packhorse.core.job import RANK_FORCED, RANKS, RESERVED, Job, Token
+from packhorse.core.outcome import Completed, Outcome, Verdict
 from packhorse.storage.mysql.keeper import MySQLKeeper
 from packhorse.storage.mysql.link import NotAsExpectedError
 from packhorse.storage.mysql.spelling import Raw, literal, spelled
@@ -23,7 +24,6 @@ from packhorse.storage.sql.finishing import Finishing
 from packhorse.storage.sql.rows import FIELDS, Row, job_of, to_json
 from packhorse.storage.sql.transaction import Place
 from packhorse.storage.sql.working import Hand
-from packhorse.turns import in_turns
 
 R = TypeVar("R")
 _Dealt = dict[str, tuple[Job, Completed]]
@@ -194,7 +194,7 @@ class Working(MySQLKeeper, Finishing):
         others = [row[1] for row in rows if not row[-1]]
         before = self._jobs_by_seq(tx, others) if others else {}
         jobs = [
-            _reserved_plain_job(row, owner, now) if row[-1] else changes.reserved(before[row[1]], owner, now).job
+            _reserved_plain_job(row, owner, now) if row[-1] else transitions.reserved(before[row[1]], owner, now).job
             for row in rows
         ]
         tx.defer(self._sql["take"], (owner, now, to_json([job.seq for job in jobs])))
@@ -314,7 +314,7 @@ class Working(MySQLKeeper, Finishing):
         for job, outcome in completed:
             owner, queued_at = outcome.token.owner, job.queued_at or 0
             started_at = max(now - outcome.ago - outcome.ran, queued_at)
-            row = (job.seq, started_at, changes.ran_until(started_at, outcome.ran), outcome.result)
+            row = (job.seq, started_at, transitions.ran_until(started_at, outcome.ran), outcome.result)
             held.setdefault(owner, []).append(row)
             told = f'{{"ran":{outcome.ran}}}'
             tx.event_rows.append((started_at, "started", "job", job.id, job.queue, "running", owner, 1, ""))
@@ -339,7 +339,7 @@ class Working(MySQLKeeper, Finishing):
                 started_at = max(now - outcome.ago - outcome.ran, hand.queued_at or 0)
                 tx.event_rows.append(hand.event(started_at, "started", "running"))
             started_at = now if started_at is None else started_at
-            ran_until = changes.ran_until(started_at, outcome.ran)
+            ran_until = transitions.ran_until(started_at, outcome.ran)
             row = (hand.owner, started_at, ran_until, now, begins, outcome.result, hand.seq)
             tx.defer(self._sql["complete_job"], row)
             tx.event_rows.append(hand.event(now, "completed", "completed", f'{{"ran":{outcome.ran}}}'))

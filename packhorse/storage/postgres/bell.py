@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from packhorse import clock
-from packhorse.errors import StorageError
+from packhorse.core import clock
+from packhorse.core.errors import StorageError
 from packhorse.storage.contract import OTHER_QUEUES
 from packhorse.storage.postgres.link import Pg
 from packhorse.storage.postgres.trouble import translate

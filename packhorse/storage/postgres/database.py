@@ -13,7 +13,7 @@ import psycopg
 from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 
-from packhorse import clock
+from packhorse.core import clock
 from packhorse.storage.pool import Pool
 from packhorse.storage.postgres.link import Link, Pg, PooledLink
 from packhorse.storage.postgres.transaction import Transaction

@@ -12,8 +12,8 @@ from typing import Any
 import psycopg
 from msgspec.structs import replace
 
-from packhorse.errors import StorageError
-from packhorse.job import Job, NewJob, State
+from packhorse.core.errors import StorageError
+from packhorse.core.job import Job, NewJob, State
 from packhorse.storage.guest import elsewhere
 from packhorse.storage.moving import may_go_on
 from packhorse.storage.postgres import packs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from packhorse import clock
+from packhorse.core import clock
 from packhorse.storage.postgres.bell import Bell
 from packhorse.storage.postgres.database import Database
 from packhorse.storage.sql.rows import to_json

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import pairwise
 
-from packhorse.clock import SECOND
-from packhorse.job import RANKS, Job
+from packhorse.core.clock import SECOND
+from packhorse.core.job import RANKS, Job
 
 LONG_WALK = 10_000
 """Microseconds of looking for jobs after which it is worth remembering where they were."""

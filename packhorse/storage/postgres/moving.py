@@ -10,7 +10,7 @@ from typing import Any
 
 from psycopg import errors
 
-from packhorse.errors import StorageUnavailable
+from packhorse.core.errors import StorageUnavailable
 from packhorse.storage.contract import BATCH
 from packhorse.storage.moving import Dumped, Move, Section
 from packhorse.storage.postgres.records import Records

@@ -6,7 +6,7 @@ from itertools import takewhile
 from operator import itemgetter
 from typing import Any
 
-from packhorse.event import Event
+from packhorse.core.event import Event
 from packhorse.storage.contract import BATCH
 from packhorse.storage.postgres import packs
 from packhorse.storage.postgres.keeper import PostgresKeeper

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from psycopg import errors
 
-from packhorse.errors import StorageNotFound
+from packhorse.core.errors import StorageNotFound
 from packhorse.storage.postgres.link import Link
 from packhorse.storage.postgres.statements import quoted
 from packhorse.storage.sql.served import make_sure

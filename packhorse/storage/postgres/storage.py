@@ -12,9 +12,10 @@ from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import Conninfo
 
-from packhorse import clock
-from packhorse.codec import nearest
-from packhorse.errors import BadURL, BadValue, StorageNotFound
+from packhorse.core import clock
+from packhorse.core.codec import nearest
+from packhorse.core.errors import BadURL, BadValue, StorageNotFound
+from packhorse.core.fair_share import Turns
 from packhorse.storage import moving
 from packhorse.storage.contract import BATCH
 from packhorse.storage.postgres import schema
@@ -35,7 +36,6 @@ from packhorse.storage.postgres.working import Working
 from packhorse.storage.records import Health, Migration, OperationSums
 from packhorse.storage.sql.schedules import Schedules
 from packhorse.storage.sql.steering import Steering
-from packhorse.turns import Turns
 
 _OWN_OPTIONS = Options._fields
 _DRIVERS_OPTIONS = {each.keyword.decode() for each in Conninfo.get_defaults()} | {"ssl"}

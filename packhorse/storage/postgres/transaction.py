@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from packhorse.event import Event
-from packhorse.job import Job
+from packhorse.core.event import Event
+from packhorse.core.job import Job
 from packhorse.storage.postgres.link import Link
 from packhorse.storage.sql import transaction
 from packhorse.storage.sql.rows import EventRow, Row, changed_row, event_row, update_of

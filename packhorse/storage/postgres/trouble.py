@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import psycopg
 from psycopg import errors
 
-from packhorse.errors import BadURL, BadValue, StorageError, StorageFull, StorageReadOnly, StorageUnavailable
+from packhorse.core.errors import BadURL, BadValue, StorageError, StorageFull, StorageReadOnly, StorageUnavailable
 
 _MISTAKES = (
     (r'database "(.+?)" does not exist', "make it: createdb {0}; or name another one in the address"),

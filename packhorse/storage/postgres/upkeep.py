@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import time
 
-from packhorse import clock
-from packhorse.job import Job
+from packhorse.core import clock
+from packhorse.core.job import Job
 from packhorse.storage.postgres.keeper import PostgresKeeper
 from packhorse.storage.records import Retention
 from packhorse.storage.sql import upkeep

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from packhorse.job import Job
+from packhorse.core.job import Job
 from packhorse.storage.postgres.keeper import PostgresKeeper
 from packhorse.storage.postgres.values import can_be_stored
 from packhorse.storage.records import Beat

@@ -11,11 +11,12 @@ from typing import Any
 
 import msgspec
 
-from packhorse import changes
-from packhorse.clock import SECOND
-from packhorse.errors import StorageError, WorkerNotFound
-from packhorse.job import RANK_FORCED, RANKS, Job, Token
-from packhorse.outcome import Completed, Outcome, Verdict
+from packhorse.core import transitions
+from packhorse.core.clock import SECOND
+from packhorse.core.errors import StorageError, WorkerNotFound
+from packhorse.core.fair_share import in_turns
+from packhorse.core.job import RANK_FORCED, RANKS, Job, Token
+from packhorse.core.outcome import Completed, Outcome, Verdict
 from packhorse.storage.contract import named_queues
 from packhorse.storage.postgres.keeper import PostgresKeeper
 from packhorse.storage.postgres.link import Link
@@ -24,7 +25,6 @@ from packhorse.storage.postgres.transaction import Transaction
 from packhorse.storage.sql import working
 from packhorse.storage.sql.rows import job_of, to_json
 from packhorse.storage.sql.working import Hand
-from packhorse.turns import in_turns
 
 _SOME_TRIES = 3
 _LINES_AT_ONCE = 100
@@ -311,7 +311,7 @@ class Working(PostgresKeeper, working.Working):
             token = outcome.token
             job = jobs.get(token.job_id)
             if job is not None and (job.owner, job.fence) == (token.owner, token.fence):
-                jobs[job.id] = self._keep(tx, job, changes.settled(job, outcome, tx.now), outcome.ran)
+                jobs[job.id] = self._keep(tx, job, transitions.settled(job, outcome, tx.now), outcome.ran)
                 verdicts.append(Verdict.ACCEPTED)
                 continue
             ended = job is not None and (job.owner, job.last_owner, job.fence) == (None, token.owner, token.fence)

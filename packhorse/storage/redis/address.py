@@ -13,9 +13,9 @@ from __future__ import annotations
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote
 
-from packhorse import clock
-from packhorse.codec import nearest
-from packhorse.errors import BadURL, BadValue
+from packhorse.core import clock
+from packhorse.core.codec import nearest
+from packhorse.core.errors import BadURL, BadValue
 
 Node = tuple[str, int]
 """A host and its port."""

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from packhorse.errors import StorageError
+from packhorse.core.errors import StorageError
 from packhorse.storage.redis.connection import Connection, Lost, Refusal, Word
 from packhorse.storage.redis.forks import part_ways_after_fork
 from packhorse.storage.redis.server import Server

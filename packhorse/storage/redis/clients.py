@@ -7,10 +7,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from packhorse import changes
-from packhorse.errors import ClientNotFound
-from packhorse.event import Kind, Subject
-from packhorse.job import FINAL, Job
+from packhorse.core import transitions
+from packhorse.core.errors import ClientNotFound
+from packhorse.core.event import Kind, Subject
+from packhorse.core.job import FINAL, Job
 from packhorse.storage.broken import record_in
 from packhorse.storage.records import MOST_MISSED, ClientInfo
 from packhorse.storage.redis.keeper import Keeper
@@ -127,7 +127,7 @@ class Clients(Keeper):
         job = tx.jobs([job_id]).get(job_id)
         if job is None or job.state not in FINAL or client_id not in tx.subscribers(job_id):
             return False
-        tx.record([changes.handled(job, tx.now, client_id)])
+        tx.record([transitions.handled(job, tx.now, client_id)])
         tx.unsubscribe(job_id, client_id)
         holder = tx.holder(job.unique_key) if job.unique_key else None
         if not tx.subscribers(job_id) and not job.persistent and holder != job:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import hiredis
 
-from packhorse.errors import BadValue
+from packhorse.core.errors import BadValue
 from packhorse.storage.redis.address import Address, Node, shown_nodes
 
 Word = str | bytes | int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from packhorse.errors import StorageError
+from packhorse.core.errors import StorageError
 from packhorse.storage.records import Health
 from packhorse.storage.redis.bell import Bell
 from packhorse.storage.redis.layout import LAYOUT

@@ -8,9 +8,9 @@ import struct
 import time
 from collections.abc import Iterable, Sequence
 
-from packhorse import changes
-from packhorse.errors import ClientNotFound, NotUnique
-from packhorse.job import HELD, WAITING, Job, NewJob, rank_of
+from packhorse.core import transitions
+from packhorse.core.errors import ClientNotFound, NotUnique
+from packhorse.core.job import HELD, WAITING, Job, NewJob, rank_of
 from packhorse.storage.contract import BATCH
 from packhorse.storage.moving import may_go_on
 from packhorse.storage.records import Enqueued, Placement
@@ -118,7 +118,7 @@ class InAndOut(Keeper):
                     self._subscribe_to(tx, new, holder.id)
                     return twin
             tx.take_lock(new.unique, new.id)
-        tx.keep(None, changes.added(new, seq, tx.now))
+        tx.keep(None, transitions.added(new, seq, tx.now))
         self._subscribe_to(tx, new, new.id)
         return Enqueued(new.id)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from packhorse.job import FINAL, QUEUED, Job
+from packhorse.core.job import FINAL, QUEUED, Job
 from packhorse.storage.redis.connection import Word
 from packhorse.storage.redis.keys import Keys, mark
 

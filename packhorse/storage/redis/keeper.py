@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-from packhorse import changes, clock
-from packhorse.errors import StorageUnavailable
+from packhorse.core import clock, transitions
+from packhorse.core.errors import StorageUnavailable
+from packhorse.core.fair_share import Turns
 from packhorse.storage.contract import Storage
 from packhorse.storage.moving import Move, decode, may_go_on, quiet_answer
 from packhorse.storage.redis.bell import Bell
 from packhorse.storage.redis.keys import Keys, id_of
 from packhorse.storage.redis.server import Server
 from packhorse.storage.redis.transaction import Transaction
-from packhorse.turns import Turns
 
 R = TypeVar("R")
 
@@ -89,7 +89,7 @@ class Keeper(Storage):
         jobs = tx.jobs(map(id_of, marks)).values()
         due = [job for job in jobs if job.due_at is not None and job.due_at <= tx.now]
         for job in due:
-            tx.keep(job, changes.promoted(job, tx.now))
+            tx.keep(job, transitions.promoted(job, tx.now))
         return len(due)
 
     def _expire(self, tx: Transaction, limit: int) -> int:
@@ -98,5 +98,5 @@ class Keeper(Storage):
         jobs = tx.jobs(map(id_of, marks)).values()
         over = [job for job in jobs if job.expire_at is not None and job.expire_at <= tx.now]
         for job in over:
-            tx.keep(job, changes.expired(job, tx.now))
+            tx.keep(job, transitions.expired(job, tx.now))
         return len(over)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from packhorse.job import State
+from packhorse.core.job import State
 
 LETTERS: Final = {
     State.SCHEDULED: "s",

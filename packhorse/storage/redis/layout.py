@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from typing import Final
 
-from packhorse.errors import SchemaTooNew
+from packhorse.core.errors import SchemaTooNew
 from packhorse.storage.redis.connection import Connection, Refusal
 
 LAYOUT: Final = 1

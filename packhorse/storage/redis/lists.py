@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from packhorse.job import HELD, RANK_FORCED, Job
+from packhorse.core.job import HELD, RANK_FORCED, Job
 from packhorse.storage import listing
 from packhorse.storage.argument import LONGEST, is_argued, is_long_number, number_of
 from packhorse.storage.listing import BY_DUE_TIME, IN_LINE, LATEST_FINISHED, NEWEST, Narrowed, Order, Place

@@ -12,9 +12,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from packhorse.event import Event, Subject
-from packhorse.job import Job
-from packhorse.series import ALL_LEVELS, CAUSED
+from packhorse.core.event import Event, Subject
+from packhorse.core.job import Job
+from packhorse.core.series import ALL_LEVELS, CAUSED
 from packhorse.storage.contract import BATCH
 from packhorse.storage.moving import (
     Dumped,

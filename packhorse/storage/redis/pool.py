@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from packhorse.errors import StorageUnavailable
+from packhorse.core.errors import StorageUnavailable
 from packhorse.storage.redis.connection import Connection
 
 _IDLE = 0.1

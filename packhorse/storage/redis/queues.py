@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from packhorse.event import Kind, Subject
-from packhorse.job import State
+from packhorse.core.event import Kind, Subject
+from packhorse.core.job import State
 from packhorse.storage.broken import facts_in
 from packhorse.storage.records import PAUSE_IS_OVER, QueueInfo, Tally, TaskInfo
 from packhorse.storage.redis.keeper import Keeper

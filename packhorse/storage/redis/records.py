@@ -12,8 +12,8 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from packhorse.event import Event, Kind, Subject
-from packhorse.series import CAUSE_DAYS, FOLDS
+from packhorse.core.event import Event, Kind, Subject
+from packhorse.core.series import CAUSE_DAYS, FOLDS
 from packhorse.storage.records import EventFilter, FailureGroup, LogLine, Point, Span, log_kind
 from packhorse.storage.redis import keys, rows
 from packhorse.storage.redis.keeper import Keeper

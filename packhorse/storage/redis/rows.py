@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from packhorse.event import Event, Subject, kind_of, subject_of
-from packhorse.job import FINAL, HELD, Job, NewJob, Reason, Token
+from packhorse.core.event import Event, Subject, kind_of, subject_of
+from packhorse.core.job import FINAL, HELD, Job, NewJob, Reason, Token
 from packhorse.storage.broken import facts_in, mended_job
 from packhorse.storage.records import Stop
 from packhorse.storage.redis.keys import LETTERS, STATES, names_of, place

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from packhorse.errors import NotUnique
-from packhorse.event import Kind, Subject, deed_about
-from packhorse.job import NewJob
+from packhorse.core.errors import NotUnique
+from packhorse.core.event import Kind, Subject, deed_about
+from packhorse.core.job import NewJob
 from packhorse.storage.broken import record_in
 from packhorse.storage.records import Enqueued, ScheduleInfo, Tick, skipped_ticks, told_ticks
 from packhorse.storage.redis.in_and_out import InAndOut

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from packhorse import clock
-from packhorse.errors import StorageError, StorageUnavailable
+from packhorse.core import clock
+from packhorse.core.errors import StorageError, StorageUnavailable
 from packhorse.storage.meter import Meter
 from packhorse.storage.redis.address import Address, Node, shown_nodes
 from packhorse.storage.redis.connection import Connection, Lost, Refusal, Word

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from packhorse import changes
-from packhorse.changes import Changed
-from packhorse.job import Job, Operation, UniqueLock
+from packhorse.core import transitions
+from packhorse.core.job import Job, Operation, UniqueLock
+from packhorse.core.transitions import Changed
 from packhorse.storage.records import Seen, Steered, left_alone, seen_by_id
 from packhorse.storage.redis.keeper import Keeper
 from packhorse.storage.redis.transaction import Transaction
@@ -17,16 +17,16 @@ Step = Callable[[Job, int], Changed]
 
 class Steering(Keeper):
     def abort(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
-        return self._steer(Operation.ABORT, job_ids, seen, lambda job, now: changes.aborted(job, now, by))
+        return self._steer(Operation.ABORT, job_ids, seen, lambda job, now: transitions.aborted(job, now, by))
 
     def force_start(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
-        return self._steer(Operation.FORCE_START, job_ids, seen, lambda job, now: changes.forced(job, now, by))
+        return self._steer(Operation.FORCE_START, job_ids, seen, lambda job, now: transitions.forced(job, now, by))
 
     def set_priority(
         self, job_ids: Sequence[str], priority: int, *, by: str | None = None, seen: Sequence[Seen] = ()
     ) -> list[Steered]:
         return self._steer(
-            Operation.SET_PRIORITY, job_ids, seen, lambda job, now: changes.reprioritised(job, priority, now, by)
+            Operation.SET_PRIORITY, job_ids, seen, lambda job, now: transitions.reprioritised(job, priority, now, by)
         )
 
     def set_queue(
@@ -40,7 +40,7 @@ class Steering(Keeper):
     ) -> list[Steered]:
         def work(tx: Transaction) -> list[Steered]:
             tx.jobs(job_ids)
-            step: Step = lambda job, now: changes.requeued(job, queue, now, by, options)  # noqa: E731
+            step: Step = lambda job, now: transitions.requeued(job, queue, now, by, options)  # noqa: E731
             seen_of = seen_by_id(job_ids, seen)
             answers = [self._steer_one(tx, Operation.SET_QUEUE, job_id, seen_of, step) for job_id in job_ids]
             if any(answer.changed for answer in answers):
@@ -50,7 +50,7 @@ class Steering(Keeper):
         return self._change("set_queue", work)
 
     def retry(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
-        return self._steer(Operation.RETRY, job_ids, seen, lambda job, now: changes.retried(job, now, by))
+        return self._steer(Operation.RETRY, job_ids, seen, lambda job, now: transitions.retried(job, now, by))
 
     def _steer(self, operation: Operation, job_ids: Sequence[str], seen: Sequence[Seen], step: Step) -> list[Steered]:
         seen_of = seen_by_id(job_ids, seen)

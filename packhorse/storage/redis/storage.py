@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from packhorse import clock
+from packhorse.core import clock
+from packhorse.core.fair_share import Turns
 from packhorse.storage.contract import OTHER_QUEUES
 from packhorse.storage.moving import problems
 from packhorse.storage.records import Health, OperationSums
@@ -26,7 +27,6 @@ from packhorse.storage.redis.steering import Steering
 from packhorse.storage.redis.upkeep import Upkeep
 from packhorse.storage.redis.workers import Workers
 from packhorse.storage.redis.working import Working
-from packhorse.turns import Turns
 
 
 class Redis(Moving, Lists, Working, Steering, Upkeep, Schedules, InAndOut, Queues, Workers, Clients, Records):

@@ -6,7 +6,7 @@ import functools
 import socket
 import ssl
 
-from packhorse.errors import BadURL
+from packhorse.core.errors import BadURL
 from packhorse.storage.redis.address import TLS
 
 

@@ -11,11 +11,11 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from packhorse import changes, clock
-from packhorse.changes import Changed
-from packhorse.event import Event, Kind, Subject
-from packhorse.job import FINAL, HELD, QUEUED, Job, NewJob, UniqueLock
-from packhorse.series import has_failed, measure, measure_deleted
+from packhorse.core import clock, transitions
+from packhorse.core.event import Event, Kind, Subject
+from packhorse.core.job import FINAL, HELD, QUEUED, Job, NewJob, UniqueLock
+from packhorse.core.series import has_failed, measure, measure_deleted
+from packhorse.core.transitions import Changed
 from packhorse.storage.redis.connection import Word
 from packhorse.storage.redis.guards import Guards
 from packhorse.storage.redis.indexes import places_of
@@ -191,7 +191,7 @@ class Transaction:
         if taken is None:
             return None
         job = self.jobs([taken.job_id]).get(taken.job_id)
-        return job if job is not None and changes.holds(job, taken.lock, taken.taken_at, self.now) else None
+        return job if job is not None and transitions.holds(job, taken.lock, taken.taken_at, self.now) else None
 
     def replaced_by(self, twin: str) -> str | None:
         """The job whose call this one has replaced already: its answer was lost."""
@@ -239,7 +239,7 @@ class Transaction:
 
     def remove(self, job: Job, by: str | None) -> None:
         """A job goes, with all that hangs on it; its events stay."""
-        self.record([changes.deleted(job, self.now, by)])
+        self.record([transitions.deleted(job, self.now, by)])
         measure_deleted(self._plan.measures, job)
         self._plan.jobs[job.id] = None
         self.do("DEL", self._keys.body(job.id), self._keys.log(job.id))
@@ -250,7 +250,7 @@ class Transaction:
 
     def replace(self, job: Job, new: NewJob) -> None:
         """A waiting job takes the call of its unique twin."""
-        self.keep(job, changes.replaced(job, new, self.now))
+        self.keep(job, transitions.replaced(job, new, self.now))
         self.put_field(self._keys.replaced, new.id, job.id)
         self.do("ZADD", self._keys.replaced_at, self.now, new.id)
 

@@ -10,7 +10,7 @@ import re
 from enum import Enum
 from typing import NamedTuple
 
-from packhorse.errors import StorageError, StorageFull, StorageReadOnly, StorageUnavailable
+from packhorse.core.errors import StorageError, StorageFull, StorageReadOnly, StorageUnavailable
 from packhorse.storage.redis.connection import Refusal
 
 

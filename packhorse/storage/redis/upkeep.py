@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterable, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from packhorse import changes, clock
-from packhorse.errors import StorageClosed
-from packhorse.event import Event, Kind, Subject
-from packhorse.job import FINAL, Job, State
+from packhorse.core import clock, transitions
+from packhorse.core.errors import StorageClosed
+from packhorse.core.event import Event, Kind, Subject
+from packhorse.core.job import FINAL, Job, State
 from packhorse.storage.moving import decode, outlook_of
 from packhorse.storage.records import NOBODY_HOLDS, Outlook, Pruned, Rescued, Retention
 from packhorse.storage.redis.clients import Clients
@@ -121,7 +121,7 @@ class Upkeep(Workers, Clients, Records):
                 break
         taken = []
         for job in tx.drop_strays(key, strange[:limit]) if strange else ():
-            change = changes.rescued(job, tx.now, NOBODY_HOLDS, recovered=recovered)
+            change = transitions.rescued(job, tx.now, NOBODY_HOLDS, recovered=recovered)
             taken.append(Rescued(job.id, "", tx.keep(job, change).state))
         return taken
 
@@ -161,7 +161,7 @@ class Upkeep(Workers, Clients, Records):
             if len(own) < len(held) <= limit:
                 strays = tx.drop_strays(self._keys.held(owner), [job_id for _, job_id in held])
             for job in (*own, *strays):
-                change = changes.rescued(job, tx.now, why, ran=job.id in ran, recovered=recovered)
+                change = transitions.rescued(job, tx.now, why, ran=job.id in ran, recovered=recovered)
                 taken.append((job.seq, Rescued(job.id, job.owner or "", tx.keep(job, change).state)))
             number = len(own) + tx.strays - before
             if number == len(held):  # else some are left, or were in other hands when we looked again

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from packhorse import changes
-from packhorse.changes import Changed
-from packhorse.event import Event, Kind, Subject
-from packhorse.job import Job
-from packhorse.order import Order
+from packhorse.core import transitions
+from packhorse.core.event import Event, Kind, Subject
+from packhorse.core.job import Job
+from packhorse.core.order import Order
+from packhorse.core.transitions import Changed
 from packhorse.storage.broken import facts_in, record_in
 from packhorse.storage.contract import BATCH
 from packhorse.storage.records import JOINED_ANEW, USUAL_LEASE, Beat, Stop, WorkerInfo
@@ -34,7 +34,9 @@ class Workers(Keeper):
             packed, beat_at = tx.field(self._keys.workers, worker.id), tx.score(self._keys.beats, worker.id)
             holder = None if packed is None else worker_in(packed, beat_at or 0)
             takes_over = worker.takes_over(holder, tx.now, lease)
-            if takes_over and not self._take_all(tx, worker.id, lambda job: changes.rescued(job, tx.now, JOINED_ANEW)):
+            if takes_over and not self._take_all(
+                tx, worker.id, lambda job: transitions.rescued(job, tx.now, JOINED_ANEW)
+            ):
                 return False
             if holder is not None and takes_over:
                 tx.record_about(holder.subject, Kind.DIED, owner=worker.id, **holder.told(why=JOINED_ANEW))
@@ -64,7 +66,7 @@ class Workers(Keeper):
     def leave(self, owner: str, *, why: str = "stopped", ran: Collection[str] = ()) -> None:
         def work(tx: Transaction) -> bool:
             """Whether all is done: one that holds very many jobs hands them back in parts."""
-            if not self._take_all(tx, owner, lambda job: changes.released(job, tx.now, why, ran=job.id in ran)):
+            if not self._take_all(tx, owner, lambda job: transitions.released(job, tx.now, why, ran=job.id in ran)):
                 return False
             packed = tx.field(self._keys.workers, owner)
             if packed is not None:

@@ -12,18 +12,18 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from packhorse import changes
-from packhorse.changes import Changed
-from packhorse.errors import WorkerNotFound
-from packhorse.job import QUEUED, Job, Token
-from packhorse.outcome import Completed, Outcome, Verdict
+from packhorse.core import transitions
+from packhorse.core.errors import WorkerNotFound
+from packhorse.core.fair_share import in_turns
+from packhorse.core.job import QUEUED, Job, Token
+from packhorse.core.outcome import Completed, Outcome, Verdict
+from packhorse.core.transitions import Changed
 from packhorse.storage.contract import named_queues
 from packhorse.storage.records import LONGEST_LINE, CheckIn, CheckInAnswer, LogLine
 from packhorse.storage.redis.connection import Word
 from packhorse.storage.redis.keeper import Keeper, NextDue
 from packhorse.storage.redis.rows import job_of
 from packhorse.storage.redis.transaction import Transaction
-from packhorse.turns import in_turns
 
 _VERDICTS = {97: Verdict.ACCEPTED, 114: Verdict.REPEATED, 115: Verdict.STALE}
 _ANSWERS = {"g": CheckInAnswer.GO_ON, "s": CheckInAnswer.STOP, "o": CheckInAnswer.STALE}
@@ -180,7 +180,7 @@ class Working(Keeper):
     def release(self, tokens: Sequence[Token], why: str) -> list[Verdict]:
         def work(tx: Transaction) -> list[Verdict]:
             tx.jobs(token.job_id for token in tokens)
-            return [_end(tx, token, lambda job: changes.released(job, tx.now, why)) for token in tokens]
+            return [_end(tx, token, lambda job: transitions.released(job, tx.now, why)) for token in tokens]
 
         return self._change("release", work)
 
@@ -257,7 +257,7 @@ def _spread(
 
 
 def _settle(tx: Transaction, outcome: Outcome) -> Verdict:
-    return _end(tx, outcome.token, lambda job: changes.settled(job, outcome, tx.now), outcome.ran)
+    return _end(tx, outcome.token, lambda job: transitions.settled(job, outcome, tx.now), outcome.ran)
 
 
 def _end(tx: Transaction, token: Token, change: Callable[[Job], Changed], ran: int | None = None) -> Verdict:
@@ -273,7 +273,7 @@ def _end(tx: Transaction, token: Token, change: Callable[[Job], Changed], ran: i
 
 def _check_in_words(checkin: CheckIn) -> list[Word]:
     """One check-in, as `lua/check_in.lua` takes it."""
-    after, lines = changes.checked_in(_NOBODY, 0, checkin.message, checkin.progress, checkin.progress_text)
+    after, lines = transitions.checked_in(_NOBODY, 0, checkin.message, checkin.progress, checkin.progress_text)
     fields: list[Word] = []
     if checkin.progress is not None:
         fields += ("progress", "n", after.progress or 0)

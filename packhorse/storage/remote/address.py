@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import NamedTuple
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from packhorse import clock
-from packhorse.codec import nearest
-from packhorse.errors import BadURL, BadValue
-from packhorse.settings import mask_url
+from packhorse.core import clock
+from packhorse.core.codec import nearest
+from packhorse.core.errors import BadURL, BadValue
+from packhorse.core.settings import mask_url
 
 _OPTIONS = ("ca", "connections", "timeout", "patience")
 _SHAPE = "write http://localhost:5040, or https://name:TOKEN@host"

@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from typing import NamedTuple
 
-from packhorse.errors import BadURL, PackhorseError
+from packhorse.core.errors import BadURL, PackhorseError
 from packhorse.storage.remote.address import Address
 
 _IDLE = 4.0

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from packhorse import clock
-from packhorse.errors import BadURL, BadValue, NotAllowed, NotSignedIn, SchemaTooNew, StorageUnavailable
+from packhorse.core import clock
+from packhorse.core.errors import BadURL, BadValue, NotAllowed, NotSignedIn, SchemaTooNew, StorageUnavailable
 from packhorse.storage.checks import WRITES, checked
 from packhorse.storage.contract import Storage
 from packhorse.storage.pool import Pool

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from packhorse.job import NewJob
+from packhorse.core.job import NewJob
 from packhorse.storage.records import Enqueued, Placement
 
 

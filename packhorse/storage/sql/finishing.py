@@ -8,9 +8,9 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from packhorse import changes
-from packhorse.outcome import Completed, Outcome, Verdict
-from packhorse.series import measure_runs
+from packhorse.core import transitions
+from packhorse.core.outcome import Completed, Outcome, Verdict
+from packhorse.core.series import measure_runs
 from packhorse.storage.sql.transaction import Place, Transaction
 from packhorse.storage.sql.working import Hand, Working
 
@@ -35,7 +35,7 @@ class Finishing(Working):
                 completed.append((hand, outcome))
             else:
                 job = jobs[token.job_id]
-                kept = self._keep(tx, job, changes.settled(job, outcome, tx.now), outcome.ran)
+                kept = self._keep(tx, job, transitions.settled(job, outcome, tx.now), outcome.ran)
                 hand = hand._replace(fence=kept.fence)
             # A second outcome of the same attempt in this batch finds it ended, as it should.
             hands[token.job_id] = hand._replace(owner=None, last_owner=token.owner)

@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from packhorse import changes
-from packhorse.errors import ClientNotFound, NotUnique
-from packhorse.job import HELD, QUEUED, WAITING, Job, NewJob, State, UniqueLock
+from packhorse.core import transitions
+from packhorse.core.errors import ClientNotFound, NotUnique
+from packhorse.core.job import HELD, QUEUED, WAITING, Job, NewJob, State, UniqueLock
 from packhorse.storage.broken import facts_in
 from packhorse.storage.records import Enqueued, Placement, QueueInfo, Tally, TaskInfo
 from packhorse.storage.sql.batch import Batch
@@ -77,7 +77,7 @@ class InAndOut(Keeper):
         return {
             key: job_id
             for key, job_id, period, until, taken_at in locks
-            if job_id in twins and changes.holds(twins[job_id], UniqueLock(key, period, until), taken_at, tx.now)
+            if job_id in twins and transitions.holds(twins[job_id], UniqueLock(key, period, until), taken_at, tx.now)
         }
 
     def _insert_run(self, tx: Transaction, run: Sequence[NewJob]) -> None:
@@ -126,7 +126,7 @@ class InAndOut(Keeper):
             raise NotUnique(holder.id, new.unique.key)
         if new.unique.on_conflict == "replace":
             if holder.state in WAITING:
-                self._keep(tx, holder, changes.replaced(holder, new, tx.now))
+                self._keep(tx, holder, transitions.replaced(holder, new, tx.now))
                 tx.execute(self._sql["put_replaced"], (new.id, holder.id, tx.now))
                 return Enqueued(holder.id, Placement.REPLACED)
             if holder.state in HELD:

@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
-from packhorse import changes
-from packhorse.changes import Changed
-from packhorse.event import Event, Kind, Subject
-from packhorse.failure import Failure
-from packhorse.job import QUEUED, WAITING, Job, UniqueLock
-from packhorse.series import has_failed, measure_deleted
+from packhorse.core import transitions
+from packhorse.core.event import Event, Kind, Subject
+from packhorse.core.failure import Failure
+from packhorse.core.fair_share import Turns
+from packhorse.core.job import QUEUED, WAITING, Job, UniqueLock
+from packhorse.core.series import has_failed, measure_deleted
+from packhorse.core.transitions import Changed
 from packhorse.storage.contract import Storage
 from packhorse.storage.moving import Move, decode, may_go_on, quiet_answer
 from packhorse.storage.records import WorkerInfo
 from packhorse.storage.sql.dialect import Dialect
 from packhorse.storage.sql.rows import job_of, to_json, worker_of
 from packhorse.storage.sql.transaction import Connection, Database, Place, Transaction
-from packhorse.turns import Turns
 
 R = TypeVar("R")
 
@@ -87,7 +87,7 @@ class Keeper(Storage):
             return None
         job_id, period, until, taken_at = row
         job = self._twin(tx, job_id)
-        if job is None or not changes.holds(job, UniqueLock(key, period, until), taken_at, tx.now):
+        if job is None or not transitions.holds(job, UniqueLock(key, period, until), taken_at, tx.now):
             return None
         return job
 
@@ -129,14 +129,14 @@ class Keeper(Storage):
         """Queue what is due. Reserving does so too, so a lone worker needs no chore for it."""
         due = [job_of(row) for row in tx.execute(self._sql["due_jobs"], (tx.now, limit)).fetchall()]
         for job in due:
-            self._keep(tx, job, changes.promoted(job, tx.now))
+            self._keep(tx, job, transitions.promoted(job, tx.now))
         return len(due)
 
     def _expire(self, tx: Transaction, limit: int) -> int:
         """Abort what has waited or lived too long. Reserving does so first: nobody shall be handed such a job."""
         over = [job_of(row) for row in tx.execute(self._sql["expired_jobs"], (tx.now, limit)).fetchall()]
         for job in over:
-            self._keep(tx, job, changes.expired(job, tx.now))
+            self._keep(tx, job, transitions.expired(job, tx.now))
         return len(over)
 
     def _expire_all(self, tx: Transaction) -> bool:
@@ -185,7 +185,7 @@ class Keeper(Storage):
         for job in jobs:
             tx.move(place_of(job), None)
             measure_deleted(tx.measures, job)
-        tx.record(changes.deleted(job, tx.now, by) for job in jobs)
+        tx.record(transitions.deleted(job, tx.now, by) for job in jobs)
 
     def _before_removing(self, tx: Any, jobs: Sequence[Job]) -> None:
         """For a database that must note something about jobs before they go."""

@@ -10,7 +10,7 @@ from heapq import merge
 from itertools import islice
 from typing import Any
 
-from packhorse.job import HELD, RANK_FORCED, RANKS, RETRYING, Job, Reason
+from packhorse.core.job import HELD, RANK_FORCED, RANKS, RETRYING, Job, Reason
 from packhorse.storage import listing
 from packhorse.storage.argument import LONGEST, is_argued, traces_of
 from packhorse.storage.listing import BY_DUE_TIME, FEW_QUEUES, IN_LINE, LATEST_FINISHED, NEWEST, Narrowed, Order, Place

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from packhorse.event import Event, Kind, Subject
+from packhorse.core.event import Event, Kind, Subject
 from packhorse.storage.records import EventFilter, FailureGroup, LogLine, Point, Span, log_kind
 from packhorse.storage.sql.keeper import Keeper
 from packhorse.storage.sql.rows import event_of, to_json

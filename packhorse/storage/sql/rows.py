@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import astuple
 
-from packhorse.errors import BadValue
-from packhorse.event import Event, kind_of, subject_of
-from packhorse.job import Job, Reason, State
+from packhorse.core.errors import BadValue
+from packhorse.core.event import Event, kind_of, subject_of
+from packhorse.core.job import Job, Reason, State
 from packhorse.storage.broken import facts_in, mended_job, names_in
 from packhorse.storage.records import WorkerInfo
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from msgspec.structs import astuple, replace
 
-from packhorse.errors import NotUnique
-from packhorse.event import Kind, Subject, deed_about
-from packhorse.job import NewJob
+from packhorse.core.errors import NotUnique
+from packhorse.core.event import Kind, Subject, deed_about
+from packhorse.core.job import NewJob
 from packhorse.storage.broken import facts_in
 from packhorse.storage.records import Enqueued, ScheduleInfo, Tick, skipped_ticks, told_ticks
 from packhorse.storage.sql.in_and_out import InAndOut

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from packhorse import clock
-from packhorse.errors import SchemaOutdated, SchemaTooNew, StorageError, StorageNotFound
+from packhorse.core import clock
+from packhorse.core.errors import SchemaOutdated, SchemaTooNew, StorageError, StorageNotFound
 from packhorse.storage.moving import Move, decode
 from packhorse.storage.sql.keeper import Keeper
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from packhorse import changes
-from packhorse.changes import Changed
-from packhorse.event import Kind, Subject
-from packhorse.job import Job, Operation
+from packhorse.core import transitions
+from packhorse.core.event import Kind, Subject
+from packhorse.core.job import Job, Operation
+from packhorse.core.transitions import Changed
 from packhorse.storage.records import PAUSE_IS_OVER, QueueInfo, Seen, Steered, left_alone, seen_by_id
 from packhorse.storage.sql.keeper import Keeper
 from packhorse.storage.sql.rows import to_json
@@ -29,16 +29,16 @@ class _NothingMoved(Exception):
 
 class Steering(Keeper):
     def abort(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
-        return self._steer(Operation.ABORT, job_ids, seen, lambda job, now: changes.aborted(job, now, by))
+        return self._steer(Operation.ABORT, job_ids, seen, lambda job, now: transitions.aborted(job, now, by))
 
     def force_start(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
-        return self._steer(Operation.FORCE_START, job_ids, seen, lambda job, now: changes.forced(job, now, by))
+        return self._steer(Operation.FORCE_START, job_ids, seen, lambda job, now: transitions.forced(job, now, by))
 
     def set_priority(
         self, job_ids: Sequence[str], priority: int, *, by: str | None = None, seen: Sequence[Seen] = ()
     ) -> list[Steered]:
         return self._steer(
-            Operation.SET_PRIORITY, job_ids, seen, lambda job, now: changes.reprioritised(job, priority, now, by)
+            Operation.SET_PRIORITY, job_ids, seen, lambda job, now: transitions.reprioritised(job, priority, now, by)
         )
 
     def set_queue(
@@ -53,7 +53,11 @@ class Steering(Keeper):
         def work(tx: Transaction) -> list[Steered]:
             tx.execute(self._sql["know_queue"], (queue,))  # before jobs are locked, as enqueueing does
             answers = self._steer_all(
-                tx, Operation.SET_QUEUE, job_ids, seen, lambda job, now: changes.requeued(job, queue, now, by, options)
+                tx,
+                Operation.SET_QUEUE,
+                job_ids,
+                seen,
+                lambda job, now: transitions.requeued(job, queue, now, by, options),
             )
             if not any(answer.changed for answer in answers):
                 raise _NothingMoved(answers)  # so that the queue is not made
@@ -65,7 +69,7 @@ class Steering(Keeper):
             return refused.answers
 
     def retry(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
-        return self._steer(Operation.RETRY, job_ids, seen, lambda job, now: changes.retried(job, now, by))
+        return self._steer(Operation.RETRY, job_ids, seen, lambda job, now: transitions.retried(job, now, by))
 
     def _steer(self, operation: Operation, job_ids: Sequence[str], seen: Sequence[Seen], step: Step) -> list[Steered]:
         return self._write(operation.value, lambda tx: self._steer_all(tx, operation, job_ids, seen, step))

@@ -10,9 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from packhorse.event import Event
-from packhorse.job import Job
-from packhorse.series import CAUSE_MINUTES, CAUSED, MINUTES, Measures, measure
+from packhorse.core.event import Event
+from packhorse.core.job import Job
+from packhorse.core.series import CAUSE_MINUTES, CAUSED, MINUTES, Measures, measure
 from packhorse.storage.moving import Move
 from packhorse.storage.sql.rows import Row
 

@@ -6,10 +6,10 @@ import functools
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from packhorse import changes
-from packhorse.event import Kind, Subject, subject_of
-from packhorse.job import FINAL, Job
-from packhorse.series import CAUSE_DAYS, FOLDS
+from packhorse.core import transitions
+from packhorse.core.event import Kind, Subject, subject_of
+from packhorse.core.job import FINAL, Job
+from packhorse.core.series import CAUSE_DAYS, FOLDS
 from packhorse.storage.moving import decode, outlook_of
 from packhorse.storage.records import MOST_MISSED, NOBODY_HOLDS, Outlook, Pruned, Rescued, Retention
 from packhorse.storage.sql.keeper import Keeper
@@ -119,7 +119,7 @@ class Upkeep(Keeper):
     ) -> list[Rescued]:
         taken = []
         for job in jobs:
-            change = changes.rescued(job, tx.now, why, ran=job.id in ran, recovered=recovered)
+            change = transitions.rescued(job, tx.now, why, ran=job.id in ran, recovered=recovered)
             taken.append(Rescued(job.id, job.owner or "", self._keep(tx, job, change).state))
         return taken
 

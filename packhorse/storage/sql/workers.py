@@ -7,11 +7,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from packhorse import changes
-from packhorse.errors import ClientNotFound
-from packhorse.event import Event, Kind, Subject
-from packhorse.job import FINAL, Job, Reason, Token
-from packhorse.order import Order
+from packhorse.core import transitions
+from packhorse.core.errors import ClientNotFound
+from packhorse.core.event import Event, Kind, Subject
+from packhorse.core.job import FINAL, Job, Reason, Token
+from packhorse.core.order import Order
 from packhorse.storage.broken import facts_in
 from packhorse.storage.records import JOINED_ANEW, USUAL_LEASE, Beat, ClientInfo, Stop, WorkerInfo
 from packhorse.storage.sql.keeper import Keeper
@@ -51,7 +51,7 @@ class Workers(Keeper):
         if is_new:
             for job_row in tx.execute(self._sql["jobs_of_owner"], (worker.id, _ALL)).fetchall():
                 job = job_of(job_row)
-                self._keep(tx, job, changes.rescued(job, tx.now, JOINED_ANEW))
+                self._keep(tx, job, transitions.rescued(job, tx.now, JOINED_ANEW))
             subject = Subject.WORKER if holder is None else holder.subject
             told = {"why": JOINED_ANEW} if holder is None else holder.told(why=JOINED_ANEW)
             self._record_about(tx, subject, Kind.DIED, owner=worker.id, **told)
@@ -77,7 +77,7 @@ class Workers(Keeper):
         def work(tx: Transaction) -> None:
             for row in tx.execute(self._sql["jobs_of_owner"], (owner, _ALL)).fetchall():
                 job = job_of(row)
-                self._keep(tx, job, changes.released(job, tx.now, why, ran=job.id in ran))
+                self._keep(tx, job, transitions.released(job, tx.now, why, ran=job.id in ran))
             worker = self._worker(tx, owner)
             if worker is not None:
                 tx.execute(self._sql["delete_worker"], (owner,))
@@ -160,7 +160,7 @@ class Workers(Keeper):
             return False
         if tx.execute(self._sql["delete_subscriber"], (job.id, client_id)).rowcount == 0:
             return False
-        tx.record([changes.handled(job, tx.now, client_id)])
+        tx.record([transitions.handled(job, tx.now, client_id)])
         left = tx.execute(self._sql["subscribers_of"], (job.id,)).fetchall()
         holder = self._holder(tx, job.unique_key) if job.unique_key else None
         if not left and not job.persistent and holder != job:

@@ -7,10 +7,10 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from packhorse import changes
-from packhorse.changes import Changed
-from packhorse.job import Job, Token
-from packhorse.outcome import Verdict
+from packhorse.core import transitions
+from packhorse.core.job import Job, Token
+from packhorse.core.outcome import Verdict
+from packhorse.core.transitions import Changed
 from packhorse.storage.records import LONGEST_LINE, CheckIn, CheckInAnswer, LogKind, LogLine, dropped_lines, lost_with
 from packhorse.storage.sql.keeper import Keeper
 from packhorse.storage.sql.rows import EventRow, to_json
@@ -52,7 +52,7 @@ class Working(Keeper):
 
     def release(self, tokens: Sequence[Token], why: str) -> list[Verdict]:
         def work(tx: Transaction) -> list[Verdict]:
-            change = functools.partial(changes.released, now=tx.now, why=why)
+            change = functools.partial(transitions.released, now=tx.now, why=why)
             return [self._settle(tx, token, change) for token in tokens]
 
         return self._write("release", work)
@@ -75,7 +75,7 @@ class Working(Keeper):
         job = self._jobs(tx, [token.job_id]).get(token.job_id)
         if job is None or (job.owner, job.fence) != (token.owner, token.fence):
             return CheckInAnswer.STALE
-        after, lines = changes.checked_in(job, tx.now, checkin.message, checkin.progress, checkin.progress_text)
+        after, lines = transitions.checked_in(job, tx.now, checkin.message, checkin.progress, checkin.progress_text)
         self._keep(tx, job, Changed(after, []))
         if not checkin.is_logged:
             self._write_lines(tx, after, [LogLine(text, LogKind(kind)) for kind, text in lines], keep=1_000)
@@ -94,7 +94,7 @@ class Working(Keeper):
     def _write_lines(self, tx: Transaction, job: Job, lines: Sequence[LogLine], keep: int) -> None:
         if not lines:
             return
-        now, present = tx.now, changes.attempt_of_lines(job)
+        now, present = tx.now, transitions.attempt_of_lines(job)
         rows = [
             (job.id, now - line.ago, line.attempt or present, line.kind.value, line.message[:LONGEST_LINE])
             for line in lines

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from packhorse.errors import StorageUnavailable
+from packhorse.core.errors import StorageUnavailable
 
 File = tuple[int, int]
 """What tells a file from all others: its device, and its number there. Who is gone may leave the number to another."""

@@ -20,8 +20,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from packhorse import clock
-from packhorse.errors import BadValue
+from packhorse.core import clock
+from packhorse.core.errors import BadValue
 from packhorse.storage.meter import Meter
 from packhorse.storage.sqlite import room
 from packhorse.storage.sqlite.file import StorageFile

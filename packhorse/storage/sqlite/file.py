@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from packhorse.errors import StorageUnavailable
+from packhorse.core.errors import StorageUnavailable
 from packhorse.storage.sqlite import room
 from packhorse.storage.sqlite.companions import Companions, refuse_orphans
 

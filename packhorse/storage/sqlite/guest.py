@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from packhorse.errors import BadValue
+from packhorse.core.errors import BadValue
 from packhorse.storage.guest import closed, driver_connection, elsewhere, refused, telling
 from packhorse.storage.sqlite.trouble import translate
 

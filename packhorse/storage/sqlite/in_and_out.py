@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import chain
 
-from packhorse import changes
-from packhorse.clock import SECOND
-from packhorse.commits import when_committed
-from packhorse.errors import BadValue
-from packhorse.event import Kind
-from packhorse.job import Job, NewJob, State
+from packhorse.core import transitions
+from packhorse.core.clock import SECOND
+from packhorse.core.errors import BadValue
+from packhorse.core.event import Kind
+from packhorse.core.job import Job, NewJob, State
+from packhorse.storage.after_commit import when_committed
 from packhorse.storage.moving import may_go_on
 from packhorse.storage.records import Enqueued, Placement
 from packhorse.storage.sql import in_and_out
@@ -90,7 +90,7 @@ class InAndOut(SQLiteKeeper, in_and_out.InAndOut):
 
     def _insert_one(self, tx: Transaction, new: NewJob) -> None:
         seq = tx.execute(SQL["last_seq"]).fetchone()[0] + 1
-        job, events = changes.added(new, seq, tx.now)
+        job, events = transitions.added(new, seq, tx.now)
         tx.execute(*insert_of(job))  # before anything is recorded: its id may turn out to be there already
         tx.record(events)
         tx.keep_args([job])
@@ -102,7 +102,7 @@ class InAndOut(SQLiteKeeper, in_and_out.InAndOut):
             self._insert_one(tx, jobs[0])
             return
         seq = tx.execute(SQL["last_seq"]).fetchone()[0]
-        stored = [changes.added_job(new, seq + place, tx.now) for place, new in enumerate(jobs, start=1)]
+        stored = [transitions.added_job(new, seq + place, tx.now) for place, new in enumerate(jobs, start=1)]
         packs = self._record_added(tx, jobs, stored)
         rows: dict[str, list[Row]] = {}
         for job in stored:
@@ -119,7 +119,7 @@ class InAndOut(SQLiteKeeper, in_and_out.InAndOut):
         """The event of each, and in which pack it is, if it is in one."""
         alike: dict[State, dict[str, list[Packed]]] = {}
         for new, job in zip(new_jobs, added, strict=True):
-            facts = changes.added_facts(new, job)
+            facts = transitions.added_facts(new, job)
             packed = (job.id, 0) if facts is None else (job.id, 0, 0, facts)
             alike.setdefault(job.state, {}).setdefault(job.queue, []).append(packed)
         packs: dict[str, str] = {}

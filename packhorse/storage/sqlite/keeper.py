@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from packhorse.job import Job
+from packhorse.core.job import Job
 from packhorse.storage.sql.keeper import Keeper
 from packhorse.storage.sql.rows import to_json
 from packhorse.storage.sqlite.bell import Bell

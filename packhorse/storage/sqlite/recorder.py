@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from packhorse.event import Event, Kind, Subject, kind_of
+from packhorse.core.event import Event, Kind, Subject, kind_of
 from packhorse.storage.sql.rows import EventRow, Row, event_of, event_row, from_json, to_json
 from packhorse.storage.sqlite.insert import Insert
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from packhorse.event import Event
+from packhorse.core.event import Event
 from packhorse.storage.contract import BATCH
 from packhorse.storage.records import EventFilter
 from packhorse.storage.sql import records

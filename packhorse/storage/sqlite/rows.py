@@ -6,7 +6,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
-from packhorse.job import RESERVED, Job, State
+from packhorse.core.job import RESERVED, Job, State
 from packhorse.storage.sql import rows
 from packhorse.storage.sql.rows import CHANGING, FIELDS, Row
 

@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
-from packhorse.errors import NotADatabase, SchemaOutdated, SchemaTooNew, StorageUnavailable
+from packhorse.core.errors import NotADatabase, SchemaOutdated, SchemaTooNew, StorageUnavailable
 from packhorse.storage.statements import load_migrations
 
 Migration = tuple[int, str, str]

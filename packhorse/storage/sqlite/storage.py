@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote
 
-from packhorse import clock
-from packhorse.codec import nearest
-from packhorse.errors import BadURL, BadValue
+from packhorse.core import clock
+from packhorse.core.codec import nearest
+from packhorse.core.errors import BadURL, BadValue
+from packhorse.core.fair_share import Turns
 from packhorse.storage.contract import OTHER_QUEUES
 from packhorse.storage.moving import problems
 from packhorse.storage.records import Health, Migration, OperationSums
@@ -28,7 +29,6 @@ from packhorse.storage.sqlite.records import Records
 from packhorse.storage.sqlite.statements import SQL
 from packhorse.storage.sqlite.upkeep import Upkeep
 from packhorse.storage.sqlite.working import Working
-from packhorse.turns import Turns
 
 _LARGE_WAL = 256 * 1024 * 1024
 _LITTLE_ROOM = 64 * 1024 * 1024

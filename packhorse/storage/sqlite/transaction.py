@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from packhorse.event import Event
-from packhorse.job import Job
+from packhorse.core.event import Event
+from packhorse.core.job import Job
 from packhorse.storage.sql import transaction
 from packhorse.storage.sql.rows import Row, event_row
 from packhorse.storage.sqlite.insert import Insert

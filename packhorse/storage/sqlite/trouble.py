@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from packhorse.errors import NotADatabase, StorageError, StorageFull, StorageReadOnly, StorageUnavailable
+from packhorse.core.errors import NotADatabase, StorageError, StorageFull, StorageReadOnly, StorageUnavailable
 
 
 def translate(error: sqlite3.Error, path: Path) -> StorageError:

@@ -7,11 +7,12 @@ from itertools import chain, pairwise
 from operator import itemgetter
 from typing import TypeVar
 
-from packhorse import changes
-from packhorse.errors import WorkerNotFound
-from packhorse.event import Kind
-from packhorse.job import RANK_FORCED, Job, Token
-from packhorse.outcome import Completed, Outcome, Verdict
+from packhorse.core import transitions
+from packhorse.core.errors import WorkerNotFound
+from packhorse.core.event import Kind
+from packhorse.core.fair_share import in_turns
+from packhorse.core.job import RANK_FORCED, Job, Token
+from packhorse.core.outcome import Completed, Outcome, Verdict
 from packhorse.storage.sql.finishing import Finishing
 from packhorse.storage.sql.rows import FIELDS, Row, from_json, job_of, to_json
 from packhorse.storage.sql.transaction import Place
@@ -20,7 +21,6 @@ from packhorse.storage.sqlite.keeper import SQLiteKeeper
 from packhorse.storage.sqlite.rows import LARGE_ARGS, reserved_plain_job
 from packhorse.storage.sqlite.statements import SQL
 from packhorse.storage.sqlite.transaction import Transaction
-from packhorse.turns import in_turns
 
 R = TypeVar("R")
 
@@ -159,7 +159,7 @@ class Working(SQLiteKeeper, Finishing):
         jobs = [
             reserved_plain_job(row[:-1], queue, rank, owner, tx.now)
             if row[-1]
-            else changes.reserved(before[row[1]], owner, tx.now).job
+            else transitions.reserved(before[row[1]], owner, tx.now).job
             for row in rows
         ]
         packed = [(job.id, job.fence) for job in jobs]
@@ -338,7 +338,7 @@ class Working(SQLiteKeeper, Finishing):
                 self._note_started(tx, hand, started_at)
             started_at = now if started_at is None else started_at
             begins = 1 if hand.state == "reserved" else 0
-            ran_until = changes.ran_until(started_at, outcome.ran)
+            ran_until = transitions.ran_until(started_at, outcome.ran)
             rows.append((hand.owner, started_at, ran_until, now, now, begins, outcome.result, hand.seq))
             tx.events.add([hand.event(now, "completed", "completed", f'{{"ran":{outcome.ran}}}')])
             waited = 0 if hand.queued_at is None else started_at - hand.queued_at

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from packhorse.errors import BadArguments, BadValue, PayloadTooLarge
-from packhorse.job import NewJob
+from packhorse.core.errors import BadArguments, BadValue, PayloadTooLarge
+from packhorse.core.job import NewJob
+from packhorse.core.task import Unique, check_name
 from packhorse.storage import BATCH
-from packhorse.task import Unique, check_name
 
 _ID = re.compile(r"[A-Za-z0-9_.:~-]{1,128}\Z")
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])

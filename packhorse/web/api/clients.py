@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from packhorse.errors import NotAllowed
-from packhorse.fields import ClientFields, client_fields
+from packhorse.core.errors import NotAllowed
+from packhorse.monitor.serializers import ClientFields, client_fields
 from packhorse.web.api.endpoint import Call, get
 
 

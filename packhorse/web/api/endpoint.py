@@ -16,7 +16,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from packhorse.errors import BadValue, TooBusy
+from packhorse.core.errors import BadValue, TooBusy
 from packhorse.web.security.operator import Role
 from packhorse.web.site import Call, Site
 

@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from packhorse.event import Kind, Subject, known_kind
-from packhorse.fields import EventFields, event_fields
+from packhorse.core.event import Kind, Subject, known_kind
+from packhorse.monitor.serializers import EventFields, event_fields
 from packhorse.storage.records import EventFilter
 from packhorse.web.api.endpoint import Call, get
 from packhorse.web.api.jobs import EventPage

@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from packhorse.clock import DAY, microseconds
-from packhorse.fields import CauseFields, FailureFields, failure_fields
+from packhorse.core.clock import DAY, microseconds
+from packhorse.monitor.serializers import CauseFields, FailureFields, failure_fields
 from packhorse.storage.records import Span
 from packhorse.web.api.endpoint import Call, get, post
 from packhorse.web.api.series import SpanQuery

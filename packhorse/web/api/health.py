@@ -16,9 +16,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from packhorse.clock import MINUTE
-from packhorse.errors import StorageError
-from packhorse.findings import Finding, look
+from packhorse.core.clock import MINUTE
+from packhorse.core.errors import StorageError
+from packhorse.monitor.health import Finding, look
 from packhorse.web.api.endpoint import in_time
 from packhorse.web.security.operator import Operator
 from packhorse.web.security.redaction import Redaction

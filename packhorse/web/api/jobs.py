@@ -13,11 +13,18 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from packhorse.calls import NewCall
-from packhorse.clock import from_datetime
-from packhorse.errors import BadValue, PackhorseError
-from packhorse.failure import Failure
-from packhorse.fields import (
+from packhorse.client.job import JobHandle
+from packhorse.client.job_builder import NewCall
+from packhorse.core.clock import from_datetime
+from packhorse.core.errors import BadValue, PackhorseError
+from packhorse.core.failure import Failure
+from packhorse.core.job import Job, Operation
+from packhorse.monitor.filter_words import parse_parts, say_which
+from packhorse.monitor.filters import parse_moment
+from packhorse.monitor.job_text import call_text, cut
+from packhorse.monitor.named_filters import spelled_out
+from packhorse.monitor.presence import has_free_slot
+from packhorse.monitor.serializers import (
     STORED_JSON,
     EventFields,
     JobFields,
@@ -28,13 +35,6 @@ from packhorse.fields import (
     runner_of,
     steered_fields,
 )
-from packhorse.filter_words import parse_parts, say_which
-from packhorse.filters import parse_moment
-from packhorse.job import Job, Operation
-from packhorse.job_handle import JobHandle
-from packhorse.job_text import call_text, cut
-from packhorse.named_filters import spelled_out
-from packhorse.presence import has_free_slot
 from packhorse.storage import BATCH
 from packhorse.storage.records import Filter, Steered
 from packhorse.web.api.endpoint import Call, delete, get, post

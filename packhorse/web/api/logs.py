@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import msgspec
 from starlette.responses import StreamingResponse
 
-from packhorse.errors import JobNotFound
-from packhorse.fields import LogFields, iso, log_fields
+from packhorse.core.errors import JobNotFound
+from packhorse.monitor.serializers import LogFields, iso, log_fields
 from packhorse.storage.records import LogKind, LogLevel, LogLine
 from packhorse.web.api.endpoint import Call, get
 from packhorse.web.api.jobs import AfterQuery

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 
-from packhorse.clock import SECOND
-from packhorse.job import State
-from packhorse.measures import steps_of
-from packhorse.series import LIMITS
+from packhorse.core.clock import SECOND
+from packhorse.core.job import State
+from packhorse.core.series import LIMITS
+from packhorse.monitor.measures import steps_of
+from packhorse.monitor.totals import Totals
 from packhorse.storage.records import Health
-from packhorse.totals import Totals
 from packhorse.web.api.totals import totals_for
 from packhorse.web.site import Call
 

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import msgspec
 from starlette.responses import Response
 
-from packhorse import __version__
+from packhorse.core.version import __version__
 from packhorse.web.api.endpoint import Endpoint
 from packhorse.web.api.problem import Problem
 

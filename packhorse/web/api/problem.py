@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from packhorse.errors import (
+from packhorse.core.errors import (
     BadArguments,
     BadValue,
     ClientNotFound,
@@ -38,7 +38,7 @@ from packhorse.errors import (
     WorkerNotFound,
     WrongState,
 )
-from packhorse.settings import mask_urls
+from packhorse.core.settings import mask_urls
 
 log = logging.getLogger("packhorse.web")
 

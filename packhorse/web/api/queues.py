@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from packhorse.clock import from_datetime
-from packhorse.fields import QueueFields, iso, queue_fields
+from packhorse.core.clock import from_datetime
+from packhorse.monitor.serializers import QueueFields, iso, queue_fields
 from packhorse.web.api.endpoint import Call, get, post
 from packhorse.web.api.jobs import BulkAnswer, moment_of
 from packhorse.web.api.part import PartQuery, part_of

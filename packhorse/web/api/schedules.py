@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from packhorse.clock import from_datetime
-from packhorse.coming import ShownSchedule, shown_schedule
-from packhorse.errors import ScheduleNotFound
-from packhorse.fields import Moment, TickFields, iso, tick_fields
+from packhorse.core.clock import from_datetime
+from packhorse.core.errors import ScheduleNotFound
+from packhorse.monitor.schedules import ShownSchedule, shown_schedule
+from packhorse.monitor.serializers import Moment, TickFields, iso, tick_fields
 from packhorse.web.api.endpoint import Call, delete, get, post
 from packhorse.web.api.queues import Changed
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from packhorse.clock import SECOND
-from packhorse.fields import Moment, PointFields, iso, point_fields
-from packhorse.measures import Measured, by_time
+from packhorse.core.clock import SECOND
+from packhorse.monitor.measures import Measured, by_time
+from packhorse.monitor.serializers import Moment, PointFields, iso, point_fields
 from packhorse.storage.records import Span
 from packhorse.web.api.endpoint import Call, get
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-from packhorse.clock import SECOND
-from packhorse.connection_totals import ConnectionTotals, connection_totals
-from packhorse.fields import HealthFields, OperationFields, health_fields, operation_fields
-from packhorse.operation_times import together
+from packhorse.core.clock import SECOND
+from packhorse.monitor.connection_totals import ConnectionTotals, connection_totals
+from packhorse.monitor.operation_times import together
+from packhorse.monitor.serializers import HealthFields, OperationFields, health_fields, operation_fields
 from packhorse.storage.records import OperationTimes, WorkerInfo
 from packhorse.web.api.endpoint import Call, get, post
 from packhorse.web.latencies import Latencies, Minute

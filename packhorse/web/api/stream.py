@@ -8,7 +8,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from packhorse import __version__
+from packhorse.core.version import __version__
 from packhorse.web.sampler import Sampler, Viewer
 
 _RETRY = 3_000  # milliseconds after which a browser comes back

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from packhorse.fields import TaskFields, task_fields
-from packhorse.measures import Measured, by_task
+from packhorse.monitor.measures import Measured, by_task
+from packhorse.monitor.serializers import TaskFields, task_fields
 from packhorse.storage.records import Span
 from packhorse.web.api.endpoint import Call, get
 from packhorse.web.api.part import PartQuery, part_of

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from packhorse.monitor.totals import Totals, midnight_before, today_of, totals_of
 from packhorse.storage.records import Span
-from packhorse.totals import Totals, midnight_before, today_of, totals_of
 from packhorse.web.api.endpoint import Call, get
 from packhorse.web.reader import Reader
 

@@ -20,14 +20,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from packhorse import __version__
-from packhorse.announcement import MOST_ATTEMPTS
-from packhorse.errors import BadValue, NotAllowed, PackhorseError, StorageUnavailable, WorkerExists
-from packhorse.job import Job, effective
-from packhorse.order import Do
-from packhorse.outcome import Failed, Outcome, Overrun
-from packhorse.presence import is_alive
-from packhorse.retention import retention
+from packhorse.client.announcements import MOST_ATTEMPTS
+from packhorse.core.errors import BadValue, NotAllowed, PackhorseError, StorageUnavailable, WorkerExists
+from packhorse.core.job import Job, effective
+from packhorse.core.order import Do
+from packhorse.core.outcome import Failed, Outcome, Overrun
+from packhorse.core.version import __version__
+from packhorse.monitor.presence import is_alive
+from packhorse.monitor.retention import retention
 from packhorse.storage import Storage
 from packhorse.storage.wire import QUESTIONS, WIRE, Greeting, Question, refusal_of
 from packhorse.web.api.arrivals import check_jobs

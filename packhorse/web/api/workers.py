@@ -7,12 +7,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from packhorse.errors import BadValue
-from packhorse.fields import Moment, WorkerFields, iso, runner_of, stored_json, worker_fields
-from packhorse.job import State
-from packhorse.order import Do, Order
-from packhorse.presence import begun_in
-from packhorse.stacks import Stack, crew_of, stacks_of
+from packhorse.core.errors import BadValue
+from packhorse.core.job import State
+from packhorse.core.order import Do, Order
+from packhorse.monitor.presence import begun_in
+from packhorse.monitor.serializers import Moment, WorkerFields, iso, runner_of, stored_json, worker_fields
+from packhorse.monitor.stacks import Stack, crew_of, stacks_of
 from packhorse.web.api.endpoint import Call, get, post
 from packhorse.web.api.part import PartQuery, part_of
 from packhorse.web.security.operator import Role

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from packhorse.clock import SECOND
-from packhorse.event import Event
+from packhorse.core.clock import SECOND
+from packhorse.core.event import Event
 from packhorse.web.pages.page import Asked, Shown, address, page
 from packhorse.web.site import Call
 

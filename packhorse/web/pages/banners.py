@@ -6,16 +6,16 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple, TypeGuard
 
-from packhorse import __version__
-from packhorse.amounts import count_text
-from packhorse.clock import MINUTE, SECOND
-from packhorse.coming import late_by
-from packhorse.event import Subject
-from packhorse.idleness import Idle, idle_text, idlers, remedy, takers
-from packhorse.job import HELD, WAITING, State
-from packhorse.measures import Measured, by_queue
-from packhorse.pause_text import pause_text
-from packhorse.serving import tasks_by_queue, why_unserved
+from packhorse.core.clock import MINUTE, SECOND
+from packhorse.core.event import Subject
+from packhorse.core.job import HELD, WAITING, State
+from packhorse.core.version import __version__
+from packhorse.monitor.idleness import Idle, idle_text, idlers, remedy, takers
+from packhorse.monitor.measures import Measured, by_queue
+from packhorse.monitor.pause_text import pause_text
+from packhorse.monitor.schedules import late_by
+from packhorse.monitor.served_queues import tasks_by_queue, why_unserved
+from packhorse.monitor.text import count_text
 from packhorse.storage.moving import Move, Stage, closed
 from packhorse.storage.records import Health, QueueInfo, Span, WorkerInfo
 from packhorse.web.pages.page import address

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from packhorse.errors import BadValue, QueueNotFound
-from packhorse.filter_words import parse_parts, say_which, split_words
-from packhorse.job import Job, Operation
+from packhorse.core.errors import BadValue, QueueNotFound
+from packhorse.core.job import Job, Operation
+from packhorse.monitor.filter_words import parse_parts, say_which, split_words
 from packhorse.storage.records import Filter
 from packhorse.web.api.problem import Problem, problem_of
 from packhorse.web.pages.jobs import OPERATIONS, UNKNOWN_QUEUE, queue_names, row_of

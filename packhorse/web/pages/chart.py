@@ -16,11 +16,11 @@ from typing import Literal
 import msgspec
 from markupsafe import Markup
 
-from packhorse.amounts import significant
-from packhorse.clock import DAY, HOUR, MINUTE, SECOND, to_datetime
-from packhorse.job_text import cut
-from packhorse.measures import SHORTEST, Measured, longest_wait, measured
-from packhorse.series import CAME, WENT
+from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND, to_datetime
+from packhorse.core.series import CAME, WENT
+from packhorse.monitor.job_text import cut
+from packhorse.monitor.measures import SHORTEST, Measured, longest_wait, measured
+from packhorse.monitor.text import significant
 from packhorse.storage.records import Point
 from packhorse.web.pages.ranges import Range
 

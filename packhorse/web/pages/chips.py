@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from packhorse.errors import BadValue
-from packhorse.filter_words import FILTER_WORDS, parse_parts, say_which, split_words, word_name
-from packhorse.named_filters import SIGN, spelled_out
+from packhorse.core.errors import BadValue
+from packhorse.monitor.filter_words import FILTER_WORDS, parse_parts, say_which, split_words, word_name
+from packhorse.monitor.named_filters import SIGN, spelled_out
 from packhorse.storage.records import Filter
 from packhorse.web.pages.page import address
 

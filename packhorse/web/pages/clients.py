@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from packhorse.errors import NotAllowed
+from packhorse.core.errors import NotAllowed
 from packhorse.web.pages.page import Asked, Shown, page
 from packhorse.web.site import Call
 

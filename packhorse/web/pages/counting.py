@@ -3,7 +3,7 @@ counted or whoever asked stops. A list counts no further than it can soon."""
 
 from __future__ import annotations
 
-from packhorse.errors import BadValue
+from packhorse.core.errors import BadValue
 from packhorse.web.pages.chips import filter_of, filter_text, spelled_out_query
 from packhorse.web.pages.page import Asked, Shown, address, page
 from packhorse.web.site import Call

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from packhorse.clock import microseconds
-from packhorse.failure import Failure
-from packhorse.job import ABORTED, DEAD, RETRYING, State
-from packhorse.measures import measured
+from packhorse.core.clock import microseconds
+from packhorse.core.failure import Failure
+from packhorse.core.job import ABORTED, DEAD, RETRYING, State
+from packhorse.monitor.measures import measured
 from packhorse.storage.records import Count, FailureGroup, Filter, Page, Point
 from packhorse.web.pages import chart
 from packhorse.web.pages.chart import Intervals

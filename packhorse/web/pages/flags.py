@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from packhorse.event import Event, Kind, Subject
-from packhorse.job_text import cut
+from packhorse.core.event import Event, Kind, Subject
+from packhorse.monitor.job_text import cut
 from packhorse.web.pages.chart import Chart, Flag
 from packhorse.web.safe_text import safe
 

@@ -10,11 +10,11 @@ import jinja2
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from packhorse import __version__
-from packhorse.amounts import count_text, size_text
-from packhorse.clock import SECOND
-from packhorse.job import Operation, State, is_legal
-from packhorse.totals import Totals
+from packhorse.core.clock import SECOND
+from packhorse.core.job import Operation, State, is_legal
+from packhorse.core.version import __version__
+from packhorse.monitor.text import count_text, size_text
+from packhorse.monitor.totals import Totals
 from packhorse.web.api.problem import Problem
 from packhorse.web.api.totals import totals_for
 from packhorse.web.pages import chart, words

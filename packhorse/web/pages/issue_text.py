@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from functools import partial
 
-from packhorse.failure import Failure
-from packhorse.job import Job
-from packhorse.job_text import cut, try_text
+from packhorse.core.failure import Failure
+from packhorse.core.job import Job
+from packhorse.monitor.job_text import cut, try_text
 from packhorse.web.security.redaction import USUAL, Names, without_secrets
 
 _MOST_ARGUMENTS = 2_000

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from packhorse.errors import BadValue, JobNotFound
-from packhorse.id_part import WHOLE
-from packhorse.job import ABORTED, QUEUED, Job, Operation, rank_of
+from packhorse.core.errors import BadValue, JobNotFound
+from packhorse.core.job import ABORTED, QUEUED, Job, Operation, rank_of
+from packhorse.monitor.id_part import WHOLE
 from packhorse.web.api.jobs import short_call
 from packhorse.web.api.problem import Problem
 from packhorse.web.pages.find import LIKE_AN_ID

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from packhorse import __version__
-from packhorse.event import Event, Kind
-from packhorse.failure import Failure
-from packhorse.fields import object_fields
-from packhorse.job import DEAD, FINAL, HELD, RETRYING, RUNNING, WAITING, Job
-from packhorse.job_text import python_text, state_text, try_text
-from packhorse.stacks import stacks_of
+from packhorse.core.event import Event, Kind
+from packhorse.core.failure import Failure
+from packhorse.core.job import DEAD, FINAL, HELD, RETRYING, RUNNING, WAITING, Job
+from packhorse.core.version import __version__
+from packhorse.monitor.job_text import python_text, state_text, try_text
+from packhorse.monitor.serializers import object_fields
+from packhorse.monitor.stacks import stacks_of
 from packhorse.storage.records import FailureGroup, LogLevel, LogLine, WorkerInfo
 from packhorse.web.api.jobs import short_call
 from packhorse.web.pages.issue_text import issue_text

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from packhorse.errors import BadValue, QueueNotFound
-from packhorse.filters import SLOWEST_OF
-from packhorse.job import FINAL, QUEUED, RETRYING, SCHEDULED, Job, Operation, State, is_legal
-from packhorse.job_text import cut, error_line, remark, state_text, try_text
+from packhorse.core.errors import BadValue, QueueNotFound
+from packhorse.core.job import FINAL, QUEUED, RETRYING, SCHEDULED, Job, Operation, State, is_legal
+from packhorse.monitor.filters import SLOWEST_OF
+from packhorse.monitor.job_text import cut, error_line, remark, state_text, try_text
 from packhorse.storage.listing import means_all, order_of
 from packhorse.storage.records import Count, Filter, Page
 from packhorse.web.api.jobs import short_call

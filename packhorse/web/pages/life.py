@@ -7,9 +7,9 @@ from typing import Literal, NamedTuple
 
 from markupsafe import Markup
 
-from packhorse.event import Event, Kind
-from packhorse.failure import Failure
-from packhorse.job import FINAL, Job, Reason
+from packhorse.core.event import Event, Kind
+from packhorse.core.failure import Failure
+from packhorse.core.job import FINAL, Job, Reason
 from packhorse.web.pages.words import plain, span
 from packhorse.web.safe_text import safe
 

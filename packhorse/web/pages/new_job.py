@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from packhorse.errors import BadValue
-from packhorse.task import MOST_ATTEMPTS, MOST_HALTS
+from packhorse.core.errors import BadValue
+from packhorse.core.task import MOST_ATTEMPTS, MOST_HALTS
 from packhorse.web.api.problem import Problem
 from packhorse.web.pages.job import json_object
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page, put_right

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from packhorse.clock import HOUR
-from packhorse.coming import words_and_slots
-from packhorse.job import RETRYING, RUNNING, UNFINISHED, Job, State
-from packhorse.measures import Measured, by_task, measured
-from packhorse.settings import mask_url
+from packhorse.core.clock import HOUR
+from packhorse.core.job import RETRYING, RUNNING, UNFINISHED, Job, State
+from packhorse.core.settings import mask_url
+from packhorse.monitor.measures import Measured, by_task, measured
+from packhorse.monitor.schedules import words_and_slots
 from packhorse.storage.records import FailureGroup, Filter, Point, QueueInfo
 from packhorse.web.pages import chart
 from packhorse.web.pages.chart import Intervals

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 
-from packhorse.errors import BadValue, NotUnique, QueueNotFound, TaskError
+from packhorse.core.errors import BadValue, NotUnique, QueueNotFound, TaskError
 from packhorse.web.api.problem import Problem, problem_of
 from packhorse.web.security.operator import Role
 from packhorse.web.site import Call

@@ -9,11 +9,11 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from packhorse.clock import MINUTE
-from packhorse.errors import BadValue
-from packhorse.job import HELD, UNFINISHED, WAITING, Job, Operation, State
-from packhorse.measures import Measured, by_queue, by_task
-from packhorse.serving import Crew, serves, tasks_to_expect
+from packhorse.core.clock import MINUTE
+from packhorse.core.errors import BadValue
+from packhorse.core.job import HELD, UNFINISHED, WAITING, Job, Operation, State
+from packhorse.monitor.measures import Measured, by_queue, by_task
+from packhorse.monitor.served_queues import Crew, serves, tasks_to_expect
 from packhorse.storage.listing import IN_LINE, encode_cursor
 from packhorse.storage.records import Filter, Point, QueueInfo, Span, WorkerInfo
 from packhorse.web.api.problem import Problem

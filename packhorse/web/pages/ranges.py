@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from packhorse.clock import DAY, HOUR, MINUTE, from_datetime, to_datetime
-from packhorse.errors import BadValue
-from packhorse.filters import parse_moment
+from packhorse.core.clock import DAY, HOUR, MINUTE, from_datetime, to_datetime
+from packhorse.core.errors import BadValue
+from packhorse.monitor.filters import parse_moment
 from packhorse.storage.records import Span
 from packhorse.web.pages.page import Asked
 

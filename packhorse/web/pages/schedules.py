@@ -6,11 +6,11 @@ import functools
 from itertools import islice
 from typing import NamedTuple
 
-from packhorse.clock import DAY, MINUTE, to_datetime
-from packhorse.coming import late_by, words_and_slots
-from packhorse.cron import Cron
-from packhorse.job import FINAL, Job
-from packhorse.schedule import cron_of
+from packhorse.client.schedule import cron_of
+from packhorse.core.clock import DAY, MINUTE, to_datetime
+from packhorse.core.cron import Cron
+from packhorse.core.job import FINAL, Job
+from packhorse.monitor.schedules import late_by, words_and_slots
 from packhorse.storage.records import ScheduleInfo, Tick
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page, undoable
 from packhorse.web.pages.words import span

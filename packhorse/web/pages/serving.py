@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from packhorse.clock import SECOND
-from packhorse.job import State
+from packhorse.core.clock import SECOND
+from packhorse.core.job import State
 from packhorse.web.api.endpoint import in_time, read_body
 from packhorse.web.api.problem import Problem
 from packhorse.web.pages import DEEDS, PAGES

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from packhorse.amounts import fact_text
-from packhorse.clock import DAY, SECOND
-from packhorse.settings import mask_url
+from packhorse.core.clock import DAY, SECOND
+from packhorse.core.settings import mask_url
+from packhorse.monitor.text import fact_text
 from packhorse.storage.records import Health
 from packhorse.web.api.storage import worker_operations
 from packhorse.web.latencies import MINUTES, Latencies

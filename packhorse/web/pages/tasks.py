@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from packhorse.clock import SECOND
-from packhorse.errors import TaskNotFound
-from packhorse.job import DEAD, FINAL
-from packhorse.measures import Measured, by_task, steps_of
-from packhorse.series import LIMITS
+from packhorse.core.clock import SECOND
+from packhorse.core.errors import TaskNotFound
+from packhorse.core.job import DEAD, FINAL
+from packhorse.core.series import LIMITS
+from packhorse.monitor.measures import Measured, by_task, steps_of
 from packhorse.storage.records import Filter, Point
 from packhorse.web.pages.jobs import row_of
 from packhorse.web.pages.overview import charts_of

@@ -8,13 +8,13 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from packhorse.amounts import rate_text, significant, size_text
-from packhorse.clock import SECOND, to_datetime
-from packhorse.fields import iso
-from packhorse.job import State
-from packhorse.measures import bounded
+from packhorse.core.clock import SECOND, to_datetime
+from packhorse.core.job import State
+from packhorse.monitor.measures import bounded
+from packhorse.monitor.serializers import iso
+from packhorse.monitor.text import rate_text, significant, size_text
+from packhorse.monitor.why import span_text
 from packhorse.web.safe_text import safe
-from packhorse.why import span_text
 
 _LONG_JSON = 64_000
 _AGO = re.compile(r"\b(?:[\d.]+ [a-zµ]+ )+ago\b")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from packhorse.clock import SECOND
-from packhorse.errors import BadValue
-from packhorse.event import Subject
-from packhorse.job import Job, State
-from packhorse.order import Do, Order
-from packhorse.presence import Lost, busy_slots, crews_lost
-from packhorse.serving import served_by
-from packhorse.stacks import Stack, Stacks, crew_of, stacks_of
+from packhorse.core.clock import SECOND
+from packhorse.core.errors import BadValue
+from packhorse.core.event import Subject
+from packhorse.core.job import Job, State
+from packhorse.core.order import Do, Order
+from packhorse.monitor.presence import Lost, busy_slots, crews_lost
+from packhorse.monitor.served_queues import served_by
+from packhorse.monitor.stacks import Stack, Stacks, crew_of, stacks_of
 from packhorse.storage.records import WorkerInfo
 from packhorse.web.api.jobs import short_call
 from packhorse.web.api.workers import scaling

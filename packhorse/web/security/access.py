@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from packhorse.errors import UnsafeAddress
+from packhorse.core.errors import UnsafeAddress
 from packhorse.web.security.operator import Operator, Role
 from packhorse.web.security.proxies import Proxies
 from packhorse.web.security.sessions import Sessions, Tries

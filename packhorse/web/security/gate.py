@@ -19,7 +19,7 @@ from starlette.requests import Request, cookie_parser
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from packhorse.errors import BadValue, NotAllowed, NotSignedIn, PackhorseError, PayloadTooLarge, StorageUnavailable
+from packhorse.core.errors import BadValue, NotAllowed, NotSignedIn, PackhorseError, PayloadTooLarge, StorageUnavailable
 from packhorse.web.security.access import Access
 from packhorse.web.security.operator import Operator, Role
 from packhorse.web.security.sessions import COOKIE

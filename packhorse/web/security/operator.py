@@ -6,8 +6,8 @@ from enum import IntEnum
 
 import msgspec
 
-from packhorse.codec import nearest
-from packhorse.errors import BadValue, NotAllowed
+from packhorse.core.codec import nearest
+from packhorse.core.errors import BadValue, NotAllowed
 
 
 class Role(IntEnum):

@@ -16,8 +16,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from packhorse.job import Job
-from packhorse.settings import mask_urls
+from packhorse.core.job import Job
+from packhorse.core.settings import mask_urls
 
 MASK = "•••"
 HIDDEN = '{"hidden": true}'

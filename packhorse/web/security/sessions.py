@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from packhorse.errors import TooBusy
+from packhorse.core.errors import TooBusy
 from packhorse.web.security.operator import Operator
 from packhorse.web.security.tokens import Tokens
 

@@ -12,9 +12,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from packhorse.clock import SECOND
-from packhorse.errors import StorageError
-from packhorse.event import Kind, Subject
+from packhorse.core.clock import SECOND
+from packhorse.core.errors import StorageError
+from packhorse.core.event import Kind, Subject
 from packhorse.storage import Storage
 from packhorse.storage.records import EventFilter
 from packhorse.web.security.sessions import LENGTH, Session

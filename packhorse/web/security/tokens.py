@@ -21,8 +21,8 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from packhorse.errors import BadValue
-from packhorse.task import check_name
+from packhorse.core.errors import BadValue
+from packhorse.core.task import check_name
 from packhorse.web.security.operator import Operator, Role
 
 log = logging.getLogger("packhorse.web")

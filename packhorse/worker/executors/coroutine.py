@@ -9,7 +9,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from packhorse.outcome import Outcome
+from packhorse.core.outcome import Outcome
 from packhorse.worker import attempt
 from packhorse.worker.ending import of_told, of_unknown
 from packhorse.worker.finisher import Finisher

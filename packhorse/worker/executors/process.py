@@ -20,13 +20,13 @@ from queue import Empty, SimpleQueue
 
 import msgspec
 
-from packhorse.channel import Channel, Message
-from packhorse.failure import Failure
-from packhorse.outcome import Failed, Halted, Outcome, Released
+from packhorse.core.failure import Failure
+from packhorse.core.outcome import Failed, Halted, Outcome, Released
 from packhorse.worker import attempt
 from packhorse.worker.child import decode_outcome, is_stop
 from packhorse.worker.ending import of_told
 from packhorse.worker.finisher import Finisher
+from packhorse.worker.ipc import Channel, Message
 from packhorse.worker.nursery import Exit, Nursery, signal_group
 from packhorse.worker.resident import resident_bytes
 from packhorse.worker.seat import Seat

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from packhorse.outcome import Outcome, Released
+from packhorse.core.outcome import Outcome, Released
 from packhorse.worker import attempt
 from packhorse.worker.ending import of_unknown
 from packhorse.worker.finisher import Finisher

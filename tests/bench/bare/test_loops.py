@@ -10,7 +10,7 @@ import pytest
 
 from bench.bare import ARGS, RESULT, TASK, open_bare
 from packhorse import Packhorse
-from packhorse.event import Kind
+from packhorse.core.event import Kind
 from tests import mysql_server
 from tests.postgres_server import new_database_url
 from tests.redis_server import redis_server

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.errors import BadURL
+from packhorse.core.errors import BadURL
 from packhorse.storage import open_storage
 from packhorse.storage.mysql import MySQL
 from packhorse.storage.mysql.address import Address, parse

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from pymysql.cursors import DictCursor
 
-from packhorse.clock import DAY
 from packhorse.conformance.builders import join, new_jobs
-from packhorse.event import Kind, Subject
-from packhorse.job import COMPLETED, DEAD, HELD, QUEUED, RETRYING, SCHEDULED, Token
-from packhorse.outcome import Completed
+from packhorse.core.clock import DAY
+from packhorse.core.event import Kind, Subject
+from packhorse.core.job import COMPLETED, DEAD, HELD, QUEUED, RETRYING, SCHEDULED, Token
+from packhorse.core.outcome import Completed
 from packhorse.storage.mysql import MySQL
 from packhorse.storage.mysql.link import Link
 from packhorse.storage.mysql.spelling import spelled

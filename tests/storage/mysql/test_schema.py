@@ -11,7 +11,7 @@ import pymysql
 import pytest
 
 from packhorse.conformance.builders import add, at_once, ids, new_job
-from packhorse.errors import SchemaOutdated, SchemaTooNew, StorageNotFound
+from packhorse.core.errors import SchemaOutdated, SchemaTooNew, StorageNotFound
 from packhorse.storage.mysql import MySQL, schema
 from packhorse.storage.mysql.link import Link
 from packhorse.storage.mysql.schema import MIGRATIONS, SCHEMA, migrate, pending, prepare, script, versions

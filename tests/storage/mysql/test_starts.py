@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from packhorse.conformance.builders import ids, join, new_jobs
-from packhorse.job import QUEUED, Job
+from packhorse.core.job import QUEUED, Job
 from packhorse.storage.mysql import MySQL, starts
 from packhorse.storage.mysql.starts import LONG_WALK, Starts
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 import pytest
 from pymysql.constants import COMMAND
 
-from packhorse.clock import SECOND
 from packhorse.conformance.builders import (
     FAILURE,
     add,
@@ -26,10 +25,11 @@ from packhorse.conformance.builders import (
     run,
     tallies,
 )
-from packhorse.errors import BadURL, BadValue, StorageError, StorageNotFound, StorageUnavailable
-from packhorse.event import Kind
-from packhorse.job import DEAD, RETRYING
-from packhorse.outcome import Completed, Failed, Verdict
+from packhorse.core.clock import SECOND
+from packhorse.core.errors import BadURL, BadValue, StorageError, StorageNotFound, StorageUnavailable
+from packhorse.core.event import Kind
+from packhorse.core.job import DEAD, RETRYING
+from packhorse.core.outcome import Completed, Failed, Verdict
 from packhorse.storage.listing import Place
 from packhorse.storage.mysql import MySQL
 from packhorse.storage.mysql.link import Answer, Link

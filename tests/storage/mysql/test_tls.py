@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.errors import StorageUnavailable
+from packhorse.core.errors import StorageUnavailable
 from packhorse.storage.mysql import MySQL
 from tests.mysql_server import KIND, MySQLServer
 

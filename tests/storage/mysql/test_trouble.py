@@ -10,9 +10,9 @@ import pymysql
 import pytest
 
 from packhorse.conformance.builders import add, find_all, join, new_job, new_jobs
-from packhorse.errors import StorageReadOnly, StorageUnavailable
-from packhorse.job import COMPLETED, UNFINISHED
-from packhorse.outcome import Completed
+from packhorse.core.errors import StorageReadOnly, StorageUnavailable
+from packhorse.core.job import COMPLETED, UNFINISHED
+from packhorse.core.outcome import Completed
 from packhorse.storage.mysql import MySQL
 from packhorse.storage.mysql import database as database_module
 from packhorse.storage.mysql.transaction import Transaction

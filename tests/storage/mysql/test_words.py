@@ -12,7 +12,14 @@ import pytest
 from pymysql import err
 from pymysql.constants import CLIENT
 
-from packhorse.errors import BadValue, PackhorseError, StorageError, StorageFull, StorageReadOnly, StorageUnavailable
+from packhorse.core.errors import (
+    BadValue,
+    PackhorseError,
+    StorageError,
+    StorageFull,
+    StorageReadOnly,
+    StorageUnavailable,
+)
 from packhorse.storage.mysql import MySQL
 from packhorse.storage.mysql.database import Database
 from packhorse.storage.mysql.trouble import may_pass, refuse_old, refuse_others, translate

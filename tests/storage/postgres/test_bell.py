@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from packhorse.clock import SECOND
 from packhorse.conformance.builders import add, join, new_job
-from packhorse.job import NewJob
+from packhorse.core.clock import SECOND
+from packhorse.core.job import NewJob
 from packhorse.storage.postgres import Postgres, bell
 from packhorse.storage.sql.rows import to_json
 from tests.children import PATIENCE, until

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from packhorse.clock import TurnedClock
 from packhorse.conformance.builders import add
 from packhorse.conformance.subject import subject_of
-from packhorse.errors import BadValue
+from packhorse.core.clock import TurnedClock
+from packhorse.core.errors import BadValue
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.records import Filter
 

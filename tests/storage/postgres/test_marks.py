@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from packhorse.conformance.builders import add, join, new_jobs
-from packhorse.job import QUEUED, RANKS, Job
+from packhorse.core.job import QUEUED, RANKS, Job
 from packhorse.storage.postgres import Postgres, marks
 from packhorse.storage.postgres.marks import LONG_WALK, Marks
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from packhorse.conformance.builders import new_job
-from packhorse.errors import StorageClosed, StorageUnavailable
+from packhorse.core.errors import StorageClosed, StorageUnavailable
 from packhorse.storage.moving import Move, Stage
 from packhorse.storage.postgres import Postgres, database, moving
 from packhorse.storage.records import Filter, Placement

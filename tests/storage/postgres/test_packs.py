@@ -9,10 +9,10 @@ import psycopg
 import pytest
 
 from packhorse.conformance.builders import add, history, join, new_job
-from packhorse.event import Event, Kind, Subject
-from packhorse.ids import Ids, new_id
-from packhorse.job import Job, NewJob
-from packhorse.outcome import Completed
+from packhorse.core.event import Event, Kind, Subject
+from packhorse.core.ids import Ids, new_id
+from packhorse.core.job import Job, NewJob
+from packhorse.core.outcome import Completed
 from packhorse.storage.moving import Section
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.postgres.packs import bounds, farthest

@@ -18,9 +18,9 @@ import psycopg
 import pytest
 
 from packhorse.conformance.builders import join, new_jobs
-from packhorse.event import Kind, Subject
-from packhorse.job import COMPLETED, DEAD, HELD, QUEUED, RETRYING, SCHEDULED
-from packhorse.outcome import Completed
+from packhorse.core.event import Kind, Subject
+from packhorse.core.job import COMPLETED, DEAD, HELD, QUEUED, RETRYING, SCHEDULED
+from packhorse.core.outcome import Completed
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.postgres.link import Link
 from packhorse.storage.postgres.working import _Line, _Start, _told

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from packhorse.conformance.builders import add, at_once, ids, new_job
-from packhorse.errors import SchemaOutdated, SchemaTooNew
-from packhorse.ids import new_id
+from packhorse.core.errors import SchemaOutdated, SchemaTooNew
+from packhorse.core.ids import new_id
 from packhorse.storage import BATCH
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.postgres import schema as schema_module

@@ -13,7 +13,6 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from packhorse.clock import HOUR, SECOND
 from packhorse.conformance.builders import (
     add,
     at_once,
@@ -28,15 +27,16 @@ from packhorse.conformance.builders import (
     tallies,
     unique,
 )
-from packhorse.errors import BadURL, BadValue, StorageClosed, StorageError, StorageNotFound, StorageUnavailable
-from packhorse.event import Kind
-from packhorse.failure import Failure
+from packhorse.core.clock import HOUR, SECOND
+from packhorse.core.errors import BadURL, BadValue, StorageClosed, StorageError, StorageNotFound, StorageUnavailable
+from packhorse.core.event import Kind
+from packhorse.core.failure import Failure
+from packhorse.core.ids import new_id
+from packhorse.core.job import SCHEDULED
+from packhorse.core.order import Do, Order
+from packhorse.core.outcome import Completed, Failed, Verdict
 from packhorse.foreman.orders import Orders
 from packhorse.foreman.pulse import Record
-from packhorse.ids import new_id
-from packhorse.job import SCHEDULED
-from packhorse.order import Do, Order
-from packhorse.outcome import Completed, Failed, Verdict
 from packhorse.storage import open_storage
 from packhorse.storage.moving import Move, Stage, encode
 from packhorse.storage.postgres import Postgres

@@ -12,9 +12,9 @@ import pytest
 from psycopg import errors
 
 from packhorse.conformance.builders import add, find_all, join, new_job, new_jobs
-from packhorse.errors import StorageReadOnly, StorageUnavailable
-from packhorse.job import COMPLETED, UNFINISHED
-from packhorse.outcome import Completed
+from packhorse.core.errors import StorageReadOnly, StorageUnavailable
+from packhorse.core.job import COMPLETED, UNFINISHED
+from packhorse.core.outcome import Completed
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.postgres import database as database_module
 from packhorse.storage.postgres.transaction import Transaction

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from packhorse.errors import (
+from packhorse.core.errors import (
     BadValue,
     PackhorseError,
     StorageError,

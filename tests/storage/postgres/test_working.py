@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from packhorse.conformance.builders import WORKER, add, ids, join, new_job
-from packhorse.errors import StorageUnavailable
-from packhorse.job import HELD
+from packhorse.core.errors import StorageUnavailable
+from packhorse.core.job import HELD
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.postgres.database import TRIES
 from packhorse.storage.postgres.link import Link

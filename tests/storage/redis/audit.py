@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import Any
 
-from packhorse.job import FINAL, HELD, Job, State
-from packhorse.series import ALL_LEVELS
+from packhorse.core.job import FINAL, HELD, Job, State
+from packhorse.core.series import ALL_LEVELS
 from packhorse.storage.redis import Redis, rows
 from packhorse.storage.redis.indexes import places_of
 from packhorse.storage.redis.keys import STATES, mark, names_of

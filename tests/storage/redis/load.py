@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from packhorse.conformance.builders import new_job
-from packhorse.errors import StorageUnavailable, WorkerNotFound
-from packhorse.job import HELD
-from packhorse.outcome import Completed, Outcome, Verdict
+from packhorse.core.errors import StorageUnavailable, WorkerNotFound
+from packhorse.core.job import HELD
+from packhorse.core.outcome import Completed, Outcome, Verdict
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import Filter, WorkerInfo
 from packhorse.storage.redis import Redis

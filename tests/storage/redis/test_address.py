@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from packhorse.errors import BadURL, MissingDriver
+from packhorse.core.errors import BadURL, MissingDriver
 from packhorse.storage import open_storage
 from packhorse.storage.redis import Redis
 from packhorse.storage.redis.address import TLS, Address

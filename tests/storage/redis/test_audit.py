@@ -10,12 +10,12 @@ from random import Random
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from packhorse.clock import MINUTE
 from packhorse.conformance.builders import at_once, find_all, history, new_job, recount, tallies
-from packhorse.errors import ClientNotFound, NotUnique, WorkerExists, WorkerNotFound
-from packhorse.failure import Failure
-from packhorse.job import UniqueLock
-from packhorse.outcome import Completed, Failed, Released, Snoozed
+from packhorse.core.clock import MINUTE
+from packhorse.core.errors import ClientNotFound, NotUnique, WorkerExists, WorkerNotFound
+from packhorse.core.failure import Failure
+from packhorse.core.job import UniqueLock
+from packhorse.core.outcome import Completed, Failed, Released, Snoozed
 from packhorse.storage.records import CheckIn, ClientInfo, Filter, LogLine, Retention, WorkerInfo
 from packhorse.storage.redis import Redis
 from tests.storage import laws

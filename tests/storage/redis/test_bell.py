@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from packhorse.errors import StorageUnavailable
+from packhorse.core.errors import StorageUnavailable
 from packhorse.storage.redis.address import Address
 from packhorse.storage.redis.bell import Bell
 from packhorse.storage.redis.server import Server

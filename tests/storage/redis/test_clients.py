@@ -7,7 +7,6 @@ from functools import partial
 
 import pytest
 
-from packhorse.clock import HOUR
 from packhorse.conformance.builders import (
     WORKER,
     add,
@@ -22,9 +21,10 @@ from packhorse.conformance.builders import (
     stored,
     tallies,
 )
-from packhorse.event import Kind, Subject
-from packhorse.job import COMPLETED, DEAD, FINAL, QUEUED, RESERVED, RUNNING
-from packhorse.outcome import Completed
+from packhorse.core.clock import HOUR
+from packhorse.core.event import Kind, Subject
+from packhorse.core.job import COMPLETED, DEAD, FINAL, QUEUED, RESERVED, RUNNING
+from packhorse.core.outcome import Completed
 from packhorse.storage.contract import BATCH
 from packhorse.storage.records import ClientInfo, EventFilter, Filter, Retention, ScheduleInfo, Tick
 from packhorse.storage.redis import Redis, clients

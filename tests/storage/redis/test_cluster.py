@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from packhorse.conformance.builders import WORKER, add, find_all, ids, join, new_job, new_jobs, recount, tallies
-from packhorse.errors import StorageUnavailable
-from packhorse.job import COMPLETED, QUEUED
-from packhorse.outcome import Completed, Verdict
+from packhorse.core.errors import StorageUnavailable
+from packhorse.core.job import COMPLETED, QUEUED
+from packhorse.core.outcome import Completed, Verdict
 from packhorse.storage.records import Filter
 from packhorse.storage.redis import Redis
 from packhorse.storage.redis.whereabouts import slot_of

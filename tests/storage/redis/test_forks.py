@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from packhorse.conformance.builders import WORKER, find_all, ids, join, new_job, new_jobs
-from packhorse.outcome import Completed, Verdict
+from packhorse.core.outcome import Completed, Verdict
 from packhorse.storage.redis import Redis
 from tests.children import PATIENCE, forked, in_child, program, running
 

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 import pytest
 
 from packhorse.conformance.builders import FAILURE, WORKER, add, at_once, find_all, ids, new_job, new_jobs, recount
-from packhorse.errors import WorkerNotFound
-from packhorse.job import COMPLETED, QUEUED, RETRYING, Job
-from packhorse.outcome import Completed, Failed, Outcome, Verdict
+from packhorse.core.errors import WorkerNotFound
+from packhorse.core.job import COMPLETED, QUEUED, RETRYING, Job
+from packhorse.core.outcome import Completed, Failed, Outcome, Verdict
 from packhorse.storage.contract import BATCH
 from packhorse.storage.records import Filter, WorkerInfo
 from packhorse.storage.redis import Redis

@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from packhorse.changes import Changed
 from packhorse.conformance.builders import find_all, ids, new_job, new_jobs
-from packhorse.job import DEAD, FINAL, HELD, QUEUED, RETRYING, RUNNING, SCHEDULED, WAITING, Job, State, rank_of
+from packhorse.core.job import DEAD, FINAL, HELD, QUEUED, RETRYING, RUNNING, SCHEDULED, WAITING, Job, State, rank_of
+from packhorse.core.transitions import Changed
 from packhorse.storage import listing
 from packhorse.storage.contract import BATCH
 from packhorse.storage.records import Count, Filter

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from packhorse.clock import HOUR, SECOND, TurnedClock
 from packhorse.conformance.builders import FAILURE, WORKER, find_all, ids, in_state, join, new_job, unique
-from packhorse.errors import StorageUnavailable
-from packhorse.event import Kind, Subject
-from packhorse.job import COMPLETED, DEAD, HELD, QUEUED, RESERVED, RETRYING, RUNNING, Job, Reason
-from packhorse.outcome import Completed, Failed, Released, Snoozed, Stopped
+from packhorse.core.clock import HOUR, SECOND, TurnedClock
+from packhorse.core.errors import StorageUnavailable
+from packhorse.core.event import Kind, Subject
+from packhorse.core.job import COMPLETED, DEAD, HELD, QUEUED, RESERVED, RETRYING, RUNNING, Job, Reason
+from packhorse.core.outcome import Completed, Failed, Released, Snoozed, Stopped
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import (

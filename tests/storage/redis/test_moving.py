@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from packhorse.clock import DAY, TurnedClock
 from packhorse.conformance.builders import new_job
 from packhorse.conformance.estate import everything, furnish
-from packhorse.copying import End, copy_storage
-from packhorse.errors import StorageFull
-from packhorse.job import NewJob
+from packhorse.core.clock import DAY, TurnedClock
+from packhorse.core.errors import StorageFull
+from packhorse.core.job import NewJob
 from packhorse.storage import open_storage
 from packhorse.storage.moving import Move, Stage
 from packhorse.storage.records import EventFilter, Placement, Pruned, Retention
 from packhorse.storage.redis import Redis
 from packhorse.storage.redis.address import Address
+from packhorse.storage.transfer import End, copy_storage
 from tests.redis_server import RedisServer, fresh_url
 from tests.storage.redis.audit import audit
 

@@ -16,12 +16,12 @@ import pytest
 from hypothesis.stateful import run_state_machine_as_test
 from msgspec.structs import replace
 
-from packhorse import changes
-from packhorse.changes import Changed
-from packhorse.clock import DAY, HOUR, MINUTE, SECOND
 from packhorse.conformance.builders import LEASE
-from packhorse.job import Job, UniqueLock
-from packhorse.outcome import Failed
+from packhorse.core import transitions
+from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND
+from packhorse.core.job import Job, UniqueLock
+from packhorse.core.outcome import Failed
+from packhorse.core.transitions import Changed
 from packhorse.storage.redis import indexes, plan, server, steering, transaction, upkeep
 from packhorse.storage.redis.scripts import Script
 from packhorse.storage.redis.transaction import Transaction
@@ -77,8 +77,8 @@ def in_lua(monkeypatch: pytest.MonkeyPatch, piece: str, bug: str) -> None:
 
 def in_changes(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, bug: Callable[..., Any]) -> None:
     """What one module of the Redis storage takes from `changes.py`; the model keeps the right one."""
-    assert hasattr(changes, name)
-    monkeypatch.setattr(module, "changes", SimpleNamespace(**{**vars(changes), name: bug}))
+    assert hasattr(transitions, name)
+    monkeypatch.setattr(module, "changes", SimpleNamespace(**{**vars(transitions), name: bug}))
 
 
 # --- handing jobs over ----------------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ def the_fence_does_not_rise_when_a_job_is_reserved(monkeypatch: pytest.MonkeyPat
 @mutant()
 def the_fence_does_not_rise_when_a_job_is_rescued(monkeypatch: pytest.MonkeyPatch) -> None:
     def rescued(job: Job, *args: Any, **options: Any) -> Changed:
-        change = changes.rescued(job, *args, **options)
+        change = transitions.rescued(job, *args, **options)
         return change._replace(job=replace(change.job, fence=job.fence))
 
     in_changes(monkeypatch, upkeep, "rescued", rescued)
@@ -232,7 +232,7 @@ def how_long_it_ran_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 @mutant(ADD, RESERVE, FAIL, does("steer", how="retry", picks=[0]))
 def a_retried_job_keeps_its_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     def retried(job: Job, *args: Any, **options: Any) -> Changed:
-        change = changes.retried(job, *args, **options)
+        change = transitions.retried(job, *args, **options)
         return change._replace(job=replace(change.job, failures=job.failures))
 
     in_changes(monkeypatch, steering, "retried", retried)

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from packhorse.clock import DAY, HOUR, MINUTE, TurnedClock
 from packhorse.conformance.builders import add, finish, history, join, kinds, new_job, new_jobs, run, take, unique
-from packhorse.event import Kind, Subject
-from packhorse.failure import Failure
-from packhorse.outcome import Completed, Failed, Snoozed
-from packhorse.series import LEVELS
+from packhorse.core.clock import DAY, HOUR, MINUTE, TurnedClock
+from packhorse.core.event import Kind, Subject
+from packhorse.core.failure import Failure
+from packhorse.core.outcome import Completed, Failed, Snoozed
+from packhorse.core.series import LEVELS
 from packhorse.storage.records import EventFilter, LogLine, Pruned, Retention, Span
 from packhorse.storage.redis import Redis, records
 from packhorse.storage.redis.address import Address

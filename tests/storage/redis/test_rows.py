@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from packhorse.event import Event, Kind, Subject
-from packhorse.job import FINAL, HELD, Job, Reason, State
+from packhorse.core.event import Event, Kind, Subject
+from packhorse.core.job import FINAL, HELD, Job, Reason, State
 from packhorse.storage.redis.keys import id_of, mark, names_of, place
 from packhorse.storage.redis.rows import (
     Marks,

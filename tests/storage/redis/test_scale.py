@@ -16,9 +16,9 @@ from typing import NamedTuple
 import pytest
 
 from packhorse.conformance.builders import new_job
-from packhorse.event import Subject
-from packhorse.job import COMPLETED, DEAD, FINAL, HELD, QUEUED, RETRYING, SCHEDULED, NewJob
-from packhorse.outcome import Completed
+from packhorse.core.event import Subject
+from packhorse.core.job import COMPLETED, DEAD, FINAL, HELD, QUEUED, RETRYING, SCHEDULED, NewJob
+from packhorse.core.outcome import Completed
 from packhorse.storage.contract import BATCH
 from packhorse.storage.listing import NEWEST, encode_cursor
 from packhorse.storage.records import EventFilter, Filter, Span, WorkerInfo

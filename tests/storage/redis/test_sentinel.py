@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from packhorse.conformance.builders import find_all, new_jobs, recount, tallies
-from packhorse.errors import StorageUnavailable
-from packhorse.job import COMPLETED
+from packhorse.core.errors import StorageUnavailable
+from packhorse.core.job import COMPLETED
 from packhorse.storage.records import Filter
 from packhorse.storage.redis import Redis
 from tests.children import until

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.clock import SECOND
-from packhorse.errors import (
+from packhorse.core.clock import SECOND
+from packhorse.core.errors import (
     BadURL,
     BadValue,
     SchemaTooNew,

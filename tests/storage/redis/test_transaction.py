@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from packhorse import changes
 from packhorse.conformance.builders import add, at_once, history, kinds, recount, stored, unique
-from packhorse.errors import StorageUnavailable
-from packhorse.event import Kind, Subject
-from packhorse.job import QUEUED, SCHEDULED
+from packhorse.core import transitions
+from packhorse.core.errors import StorageUnavailable
+from packhorse.core.event import Kind, Subject
+from packhorse.core.job import QUEUED, SCHEDULED
 from packhorse.storage.records import ClientInfo, EventFilter, WorkerInfo
 from packhorse.storage.redis import Redis
 from packhorse.storage.redis.keeper import Keeper
@@ -66,7 +66,7 @@ def test_nothing_is_written_when_something_read_has_changed(storage: Redis, what
         read(tx, storage)
         job = tx.jobs(["b"])["b"]
         meddle(storage)
-        tx.keep(job, changes.aborted(job, tx.now, "tester"))
+        tx.keep(job, transitions.aborted(job, tx.now, "tester"))
 
     is_written, _ = storage._attempt("test", work)
 
@@ -84,7 +84,7 @@ def test_who_was_overtaken_decides_anew(storage: Redis) -> None:
         if not states:
             storage.set_priority(["a"], 9)
         states.append(job.priority)
-        tx.keep(job, changes.aborted(job, tx.now, "tester"))
+        tx.keep(job, transitions.aborted(job, tx.now, "tester"))
 
     storage._change("test", work)
 
@@ -100,7 +100,7 @@ def test_who_is_always_overtaken_gives_up_with_an_error_that_names_the_call(
     def work(tx: Transaction) -> None:
         job = tx.jobs(["a"])["a"]
         storage.set_priority(["a"], 9 if job.priority == 1 else 1)
-        tx.keep(job, changes.aborted(job, tx.now, "tester"))
+        tx.keep(job, transitions.aborted(job, tx.now, "tester"))
 
     with pytest.raises(StorageUnavailable, match=r"abort was overtaken \d+ times"):
         storage._change("abort", work)
@@ -122,7 +122,7 @@ def test_many_who_change_the_same_job_all_get_their_turn(storage: Redis) -> None
 def test_a_transaction_sees_its_own_writes(storage: Redis) -> None:
     def work(tx: Transaction) -> tuple[int, set[str], bytes | None]:
         job = tx.jobs(["a"])["a"]
-        tx.keep(job, changes.reprioritised(job, 9, tx.now, None))
+        tx.keep(job, transitions.reprioritised(job, 9, tx.now, None))
         tx.subscribe("a", "web")
         tx.put_field(storage._keys.clients, "web", "{}")
         return tx.jobs(["a"])["a"].priority, tx.subscribers("a"), tx.field(storage._keys.clients, "web")
@@ -133,14 +133,14 @@ def test_a_transaction_sees_its_own_writes(storage: Redis) -> None:
 def test_a_part_that_fails_is_undone_alone(storage: Redis) -> None:
     def part(tx: Transaction) -> None:
         job = tx.jobs(["a"])["a"]
-        tx.keep(job, changes.aborted(job, tx.now, "tester"))
+        tx.keep(job, transitions.aborted(job, tx.now, "tester"))
         tx.record_about(Subject.QUEUE, Kind.PAUSED, queue="mail")
         tx.do("SET", storage._keys.counter("line"), 77)
         raise ValueError("no")
 
     def work(tx: Transaction) -> None:
         job = tx.jobs(["b"])["b"]
-        tx.keep(job, changes.aborted(job, tx.now, "tester"))
+        tx.keep(job, transitions.aborted(job, tx.now, "tester"))
         with pytest.raises(ValueError, match="no"):
             tx.nested(part)
 
@@ -164,7 +164,7 @@ def test_a_transaction_that_only_reads_sends_no_script(storage: Redis, monkeypat
 def test_a_transaction_that_was_written_is_not_written_again_when_it_is_sent_again(storage: Redis) -> None:
     tx = Keeper._transaction(storage, "test")
     job = tx.jobs(["a"])["a"]
-    tx.keep(job, changes.reprioritised(job, 9, tx.now, None))
+    tx.keep(job, transitions.reprioritised(job, 9, tx.now, None))
     words = tx.words()
 
     assert storage._server.run("apply", *words) == 1

@@ -23,9 +23,9 @@ from packhorse.conformance.builders import (
     stored,
     tallies,
 )
-from packhorse.errors import StorageFull, StorageUnavailable, WorkerNotFound
-from packhorse.job import COMPLETED, QUEUED, RESERVED
-from packhorse.outcome import Completed, Failed, Verdict
+from packhorse.core.errors import StorageFull, StorageUnavailable, WorkerNotFound
+from packhorse.core.job import COMPLETED, QUEUED, RESERVED
+from packhorse.core.outcome import Completed, Failed, Verdict
 from packhorse.storage.records import CheckIn, EventFilter, Filter, LogLine, Retention
 from packhorse.storage.redis import Redis
 from tests.children import ROOT, until

@@ -11,12 +11,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from packhorse.clock import HOUR, MINUTE, SECOND
 from packhorse.conformance.builders import FAILURE, LEASE, in_every_state, in_state, new_job, new_jobs, unique
-from packhorse.event import Kind, Subject
-from packhorse.job import FINAL, HELD, QUEUED, RETRYING, SCHEDULED, State
-from packhorse.order import Do, Order
-from packhorse.outcome import Completed, Failed, Halted, Released, Snoozed, Stopped
+from packhorse.core.clock import HOUR, MINUTE, SECOND
+from packhorse.core.event import Kind, Subject
+from packhorse.core.job import FINAL, HELD, QUEUED, RETRYING, SCHEDULED, State
+from packhorse.core.order import Do, Order
+from packhorse.core.outcome import Completed, Failed, Halted, Released, Snoozed, Stopped
 from packhorse.storage.contract import Storage
 from packhorse.storage.moving import Move, Section, Stage
 from packhorse.storage.records import (

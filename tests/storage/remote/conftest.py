@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from packhorse import Packhorse
-from packhorse.clock import TurnedClock
+from packhorse.core.clock import TurnedClock
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
 from packhorse.storage.memory import Memory

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from packhorse.errors import BadURL
+from packhorse.core.errors import BadURL
 from packhorse.storage.remote.address import Address
 
 

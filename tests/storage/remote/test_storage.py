@@ -14,9 +14,9 @@ import msgspec
 import pytest
 
 from packhorse import Packhorse
-from packhorse.clock import TurnedClock
 from packhorse.conformance.builders import add, join, new_job
-from packhorse.errors import (
+from packhorse.core.clock import TurnedClock
+from packhorse.core.errors import (
     BadURL,
     BadValue,
     ClientNotFound,
@@ -30,8 +30,8 @@ from packhorse.errors import (
     StorageUnavailable,
     WorkerNotFound,
 )
-from packhorse.event import Kind
-from packhorse.job import QUEUED, RESERVED
+from packhorse.core.event import Kind
+from packhorse.core.job import QUEUED, RESERVED
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
 from packhorse.storage.memory import Memory

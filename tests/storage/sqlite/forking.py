@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from packhorse.job import NewJob
+from packhorse.core.job import NewJob
 from packhorse.storage.sqlite import SQLite
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from packhorse.job import NewJob
+from packhorse.core.job import NewJob
 from packhorse.storage.sqlite import SQLite
 
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from packhorse.conformance.builders import add, find_all, ids, join, kinds, new_job, new_jobs, recount, tallies, unique
-from packhorse.errors import NotUnique, StorageError, StorageUnavailable
-from packhorse.job import NewJob
+from packhorse.core.errors import NotUnique, StorageError, StorageUnavailable
+from packhorse.core.job import NewJob
 from packhorse.storage.records import Filter
 from packhorse.storage.sqlite import SQLite, database
 from packhorse.storage.sqlite.database import Options

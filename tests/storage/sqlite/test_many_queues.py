@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from packhorse.conformance.builders import join, new_job
-from packhorse.outcome import Completed, Verdict
+from packhorse.core.outcome import Completed, Verdict
 from packhorse.storage.records import EventFilter
 from packhorse.storage.sqlite import SQLite, working
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.clock import TurnedClock
 from packhorse.conformance.builders import new_jobs
 from packhorse.conformance.estate import everything, furnish
-from packhorse.copying import End, copy_storage
-from packhorse.errors import StorageFull
+from packhorse.core.clock import TurnedClock
+from packhorse.core.errors import StorageFull
 from packhorse.storage import open_storage
 from packhorse.storage.sqlite import SQLite
+from packhorse.storage.transfer import End, copy_storage
 
 
 def room_for(storage: SQLite, pages: int) -> None:

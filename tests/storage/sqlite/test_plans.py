@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import pytest
 
-from packhorse.app import Packhorse
-from packhorse.clock import DAY, HOUR, SECOND, TurnedClock
+from packhorse.client.app import Packhorse
 from packhorse.conformance.builders import FAILURE, LEASE, join, new_job, unique
-from packhorse.event import Subject
-from packhorse.job import COMPLETED, DEAD, FINAL, HELD, QUEUED, RETRYING, SCHEDULED, NewJob, State, Token
-from packhorse.outcome import Completed, Failed, Outcome, Stopped
+from packhorse.core.clock import DAY, HOUR, SECOND, TurnedClock
+from packhorse.core.event import Subject
+from packhorse.core.job import COMPLETED, DEAD, FINAL, HELD, QUEUED, RETRYING, SCHEDULED, NewJob, State, Token
+from packhorse.core.outcome import Completed, Failed, Outcome, Stopped
 from packhorse.storage.records import EventFilter, Filter, LogLine, Retention, Span
 from packhorse.storage.sqlite import SQLite
 from packhorse.storage.sqlite.database import Options

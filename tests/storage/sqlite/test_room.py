@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.ids import new_id
-from packhorse.job import NewJob
+from packhorse.core.ids import new_id
+from packhorse.core.job import NewJob
 from packhorse.storage.sqlite import SQLite
 from packhorse.storage.sqlite.room import MOST, STEP, make_room
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from packhorse.conformance.builders import add, find_all, finish, ids, new_job, new_jobs, recount, run, tallies
-from packhorse.errors import SchemaOutdated, SchemaTooNew, StorageUnavailable
-from packhorse.job import COMPLETED
-from packhorse.outcome import Completed
+from packhorse.core.errors import SchemaOutdated, SchemaTooNew, StorageUnavailable
+from packhorse.core.job import COMPLETED
+from packhorse.core.outcome import Completed
 from packhorse.storage.records import Filter
 from packhorse.storage.sqlite import SQLite, schema
 from packhorse.storage.sqlite.schema import MIGRATIONS, SCHEMA, Migration, prepare, split

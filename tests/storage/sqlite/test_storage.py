@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from packhorse.conformance.builders import add, find_all, ids, in_every_state, join, new_job
-from packhorse.errors import BadURL, StorageUnavailable
+from packhorse.core.errors import BadURL, StorageUnavailable
 from packhorse.storage import open_storage
 from packhorse.storage.sqlite import SQLite
 from packhorse.storage.sqlite.database import Options

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.backup import back_up
 from packhorse.conformance.builders import add, find_all, ids, join, new_job, new_jobs, recount, tallies
-from packhorse.errors import NotADatabase, StorageError, StorageFull, StorageUnavailable
+from packhorse.core.errors import NotADatabase, StorageError, StorageFull, StorageUnavailable
+from packhorse.storage.backup import back_up
 from packhorse.storage.records import Filter
 from packhorse.storage.sqlite import SQLite
 from packhorse.storage.sqlite.database import Options

@@ -7,8 +7,8 @@ import math
 import pytest
 from starlette.testclient import TestClient
 
-from packhorse.clock import SECOND
-from packhorse.event import Event, Kind
+from packhorse.core.clock import SECOND
+from packhorse.core.event import Event, Kind
 from packhorse.storage.records import EventFilter, Retention
 from packhorse.web import looking_back
 from packhorse.web.pages.audit import _told

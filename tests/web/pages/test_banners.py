@@ -8,7 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from packhorse import __version__
-from packhorse.event import Subject
+from packhorse.core.event import Subject
 from packhorse.storage.moving import Move, Stage
 from packhorse.storage.records import ScheduleInfo, WorkerInfo
 from packhorse.web.pages import banners

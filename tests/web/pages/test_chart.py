@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from packhorse.clock import MINUTE
+from packhorse.core.clock import MINUTE
 from packhorse.storage.records import Point
 from packhorse.web.pages.chart import (
     Chart,

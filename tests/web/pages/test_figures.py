@@ -7,10 +7,10 @@ import re
 import pytest
 from starlette.testclient import TestClient
 
-from packhorse.clock import DAY
-from packhorse.ids import new_id
-from packhorse.job import NewJob
-from packhorse.outcome import Completed, Failed
+from packhorse.core.clock import DAY
+from packhorse.core.ids import new_id
+from packhorse.core.job import NewJob
+from packhorse.core.outcome import Completed, Failed
 from packhorse.storage.records import ScheduleInfo, Tick
 from packhorse.web.pages import tasks
 from tests.cli.yard import FAILURE, FOREMAN, WORKER, Yard

@@ -9,8 +9,8 @@ import shlex
 import pytest
 from starlette.testclient import TestClient
 
-from packhorse.filter_words import parse_words
-from packhorse.job import NewJob
+from packhorse.core.job import NewJob
+from packhorse.monitor.filter_words import parse_words
 from packhorse.storage.sql import lists
 from packhorse.web import reader
 from packhorse.web.pages.chips import chips_of, filter_of, filter_text, without_state

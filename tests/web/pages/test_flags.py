@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from packhorse.clock import MINUTE
-from packhorse.event import Event, Kind, Subject
+from packhorse.core.clock import MINUTE
+from packhorse.core.event import Event, Kind, Subject
 from packhorse.web.pages.chart import Chart, Line
 from packhorse.web.pages.flags import flagged
 

@@ -7,7 +7,7 @@ import re
 import pytest
 from starlette.testclient import TestClient
 
-from packhorse.job import Job
+from packhorse.core.job import Job
 from packhorse.storage.records import Page
 from packhorse.web.pages.jobs import PAGE_SIZE, _newer
 from tests.cli.yard import Yard

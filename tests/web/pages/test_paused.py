@@ -7,9 +7,9 @@ import re
 import pytest
 from starlette.testclient import TestClient
 
-from packhorse.clock import HOUR, SECOND
-from packhorse.job import QUEUED
-from packhorse.measures import Measured
+from packhorse.core.clock import HOUR, SECOND
+from packhorse.core.job import QUEUED
+from packhorse.monitor.measures import Measured
 from packhorse.storage.records import QueueInfo, TaskInfo
 from packhorse.web.pages import queues
 from tests.cli.yard import Yard

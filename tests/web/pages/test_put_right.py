@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
-from packhorse.job import Job
+from packhorse.core.job import Job
 from packhorse.storage.records import Filter, NewJob
 from tests.cli.yard import Yard
 from tests.web.conftest import BASE

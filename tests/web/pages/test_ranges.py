@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from packhorse.clock import DAY, HOUR, MINUTE, from_datetime
-from packhorse.errors import BadValue
-from packhorse.filters import parse_moment
+from packhorse.core.clock import DAY, HOUR, MINUTE, from_datetime
+from packhorse.core.errors import BadValue
+from packhorse.monitor.filters import parse_moment
 from packhorse.storage.records import Span
 from packhorse.web.pages.page import Asked
 from packhorse.web.pages.ranges import RANGES, chosen_range

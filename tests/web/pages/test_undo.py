@@ -10,8 +10,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from packhorse import Packhorse
-from packhorse.clock import HOUR, MINUTE, SECOND
-from packhorse.job import State
+from packhorse.core.clock import HOUR, MINUTE, SECOND
+from packhorse.core.job import State
 from packhorse.storage.records import ClientInfo, QueueInfo
 from packhorse.web.application import Application, make_application
 from packhorse.web.pages import frame

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from packhorse.clock import HOUR, MINUTE, SECOND
+from packhorse.core.clock import HOUR, MINUTE, SECOND
 from packhorse.web.pages import words
 from packhorse.web.safe_text import safe
 

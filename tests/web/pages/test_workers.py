@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from starlette.testclient import TestClient
 
-from packhorse.event import Kind, Subject
+from packhorse.core.event import Kind, Subject
 from packhorse.storage.records import EventFilter, WorkerInfo
 from packhorse.web.pages import workers
 from tests.cli.yard import FOREMAN, WORKER, Yard

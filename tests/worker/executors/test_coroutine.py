@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from packhorse.job import Reason
-from packhorse.outcome import Completed, Failed, Outcome, Released, Stopped
+from packhorse.core.job import Reason
+from packhorse.core.outcome import Completed, Failed, Outcome, Released, Stopped
 from packhorse.worker.executors import coroutine
 from packhorse.worker.executors.coroutine import CoroutineExecutor
 from packhorse.worker.finisher import Finisher

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.event import Kind
-from packhorse.failure import Failure
-from packhorse.job import ABORTED, COMPLETED, DEAD, QUEUED, Job, Reason
+from packhorse.core.event import Kind
+from packhorse.core.failure import Failure
+from packhorse.core.job import ABORTED, COMPLETED, DEAD, QUEUED, Job, Reason
 from tests.children import PATIENCE, until
 from tests.worker import jobs
 from tests.worker.running import OWNER, Running, descendants, file, is_alive

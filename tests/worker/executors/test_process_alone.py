@@ -18,14 +18,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from packhorse.channel import Channel
-from packhorse.job import Job
-from packhorse.outcome import Completed, Halted, Outcome, Released
-from packhorse.task import RegisteredTask
+from packhorse.core.job import Job
+from packhorse.core.outcome import Completed, Halted, Outcome, Released
+from packhorse.core.task import RegisteredTask
 from packhorse.worker import child
 from packhorse.worker.executors import process
 from packhorse.worker.executors.process import ProcessExecutor
 from packhorse.worker.finisher import Finisher
+from packhorse.worker.ipc import Channel
 from packhorse.worker.nursery import ChildMain, Nursery
 from packhorse.worker.seat import Seat
 from packhorse.worker.slots import Slots

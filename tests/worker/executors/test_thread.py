@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from packhorse.outcome import Outcome, Released
+from packhorse.core.outcome import Outcome, Released
 from packhorse.worker.executors import thread as thread_module
 from packhorse.worker.executors.thread import ThreadExecutor
 from packhorse.worker.finisher import Finisher

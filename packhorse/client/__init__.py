@@ -1,0 +1,1 @@
+"""What users import and hold: the app, its tasks, jobs, clients, schedules and pools."""

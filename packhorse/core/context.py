@@ -1,0 +1,181 @@
+"""What a running task may know and touch of its own job: `current_job()`.
+
+The context touches no storage. What it has to say goes to a `Line`, which the executor hands in: in a thread or a
+coroutine the worker's own desk, in an isolated child a pipe to it. Saying something costs about a microsecond; the desk
+writes it down a little later, together with what others say.
+"""
+
+from __future__ import annotations
+
+import time
+from contextvars import ContextVar
+from datetime import datetime
+from functools import cached_property
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+import msgspec
+
+from packhorse.core.answer import Snooze
+from packhorse.core.clock import SECOND, Duration, to_datetime
+from packhorse.core.errors import BadValue, PackhorseError, WaitRefused
+from packhorse.core.job import Job
+
+MESSAGE_LIMIT = 10_000
+
+
+class Line(Protocol):
+    """Where a running job's words go."""
+
+    def log(self, message: str, kind: str = "log") -> None:
+        """A line for the job's log."""
+
+    def check_in(self, message: str | None, progress: int | None, progress_text: str | None) -> None:
+        """A sign of life."""
+
+    def is_stopping(self) -> bool:
+        """Has somebody asked the job, or the whole worker, to stop?"""
+
+    def should_stop(self) -> bool:
+        """The same, asked by the job itself: from now on it knows, and if it returns, it did as it was told."""
+
+
+class JobContext:
+    """The job that runs right now. `local` is yours: a fresh namespace for each attempt, for middleware to fill."""
+
+    def __init__(
+        self, job: Job, args: dict[str, Any], line: Line, timeout: int | None = None, max_attempts: int | None = None
+    ) -> None:
+        self._job = job
+        self._line = line
+        self._began_at = time.monotonic()
+        self._timeout = timeout
+        self._max_attempts = max_attempts or job.max_attempts
+        self.args = args
+
+    @cached_property
+    def local(self) -> SimpleNamespace:
+        """Yours: a fresh namespace for each attempt."""
+        return SimpleNamespace()
+
+    def __repr__(self) -> str:
+        return f"<job {self.id} ({self.task}), attempt {self.attempt}>"
+
+    @property
+    def id(self) -> str:
+        """Its id, the same in every attempt: the idempotency key for what the task does elsewhere."""
+        return self._job.id
+
+    @property
+    def task(self) -> str:
+        return self._job.task
+
+    @property
+    def queue(self) -> str:
+        return self._job.queue
+
+    @property
+    def attempt(self) -> int:
+        """Which try this is, from 1."""
+        return self._job.attempt
+
+    @property
+    def attempts_left(self) -> int:
+        """How many tries it has, this one among them: 1 is the last."""
+        return max(0, self._max_attempts - self._job.failures)
+
+    @property
+    def max_attempts(self) -> int:
+        """How often it may be tried in all."""
+        return self._max_attempts
+
+    @property
+    def fence(self) -> int:
+        """Rises whenever the job changes hands, so with each attempt: with `id` a fencing token. A system that keeps
+        the highest one refuses a worker that comes late. It is no idempotency key."""
+        return self._job.fence
+
+    @property
+    def owner(self) -> str | None:
+        """The worker that runs it."""
+        return self._job.owner
+
+    @property
+    def created_at(self) -> datetime:
+        return to_datetime(self._job.created_at)
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What was handed along when it was enqueued."""
+        decoded: dict[str, Any] = msgspec.json.decode(self._job.meta) if self._job.meta else {}
+        return decoded
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long this run may still take; None: as long as it likes."""
+        if self._timeout is None:
+            return None
+        return max(0.0, self._began_at + self._timeout / SECOND - time.monotonic())
+
+    @property
+    def is_stopping(self) -> bool:
+        """As `should_stop`, for middleware: that it has looked does not mean that the task knows."""
+        return self._line.is_stopping()
+
+    @property
+    def should_stop(self) -> bool:
+        """Has somebody asked the job, or the whole worker, to stop?"""
+        return self._line.should_stop()
+
+    def checkin(self, message: str | None = None) -> bool:
+        """Say that you are alive, and what you are at. True: stop, please."""
+        self._line.check_in(tidy(message), None, None)
+        return self._line.should_stop()
+
+    def progress(self, percent: int, text: str | None = None) -> bool:
+        """Say how far you are, in whole percent. Also a check-in: True means stop, please."""
+        if isinstance(percent, bool) or not isinstance(percent, int) or not 0 <= percent <= 100:
+            raise BadValue(f"progress must be a whole number from 0 to 100, not {percent!r}")
+        self._line.check_in(None, percent, tidy(text))
+        return self._line.should_stop()
+
+    def log(self, message: object) -> None:
+        """Add a line to the job's log."""
+        self._line.log(tidy(message) or "")
+
+    def snooze(self, delay: Duration) -> Snooze:
+        """`return job.snooze("10m")`: call me again later."""
+        return Snooze(delay)
+
+
+CURRENT: ContextVar[JobContext | None] = ContextVar("packhorse_current_job", default=None)
+
+
+def current_job() -> JobContext:
+    """The job that runs here, in this thread or coroutine. Raises outside of one."""
+    context = CURRENT.get()
+    if context is None:
+        raise PackhorseError("no job runs here", hint="current_job() works inside a task while a worker runs it")
+    return context
+
+
+def refuse_to_wait(what: str, in_task: bool) -> None:
+    """Raise WaitRefused where a task would wait for other jobs: it keeps its slot meanwhile, and when every slot waits
+    nobody runs what they wait for. `in_task` True: its author knows that others will."""
+    context = CURRENT.get()
+    if context is None or in_task:
+        return
+    raise WaitRefused(
+        f"the task {context.task} (job {context.id}) must not wait for {what}",
+        why="it would keep its slot while it waits, and once every slot waits none is left to run the other job",
+        hint="enqueue what comes next as a job of its own, from the other task or its on_result;"
+        " in_task=True waits all the same, for when workers of another queue run that job",
+    )
+
+
+def tidy(value: object) -> str | None:
+    """What a job said, as text that every storage takes, and not too long."""
+    if value is None:
+        return None
+    text = str(value).encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+    return text if len(text) <= MESSAGE_LIMIT else f"{text[:MESSAGE_LIMIT]}…"

@@ -1,0 +1,426 @@
+"""Settings and where each came from: arguments, then environment, then pyproject.toml, then the defaults.
+
+The app and the command line call `load_settings` once, at the start; everything below them is handed a `Settings`.
+All mistakes are reported together in one SettingsError, and a password in a URL is never shown.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeGuard, get_type_hints
+
+import msgspec
+
+from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND, microseconds
+from packhorse.core.errors import BadValue, SettingsError
+
+_SIZES = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
+_SPANS = {"d": DAY, "h": HOUR, "m": MINUTE, "s": SECOND, "ms": 1_000, "us": 1}
+_MIB = _SIZES["MiB"]
+
+FILTER_NAME = r"[A-Za-z0-9_-]{1,60}"
+"""What a filter of `filters` may be called."""
+
+_PASSWORD = re.compile(r"^([a-z][a-z0-9+.-]*://[^/:@?#\[]*):(?!\d+(?:[/?#,]|$))(?:[^?]*|.*)@", re.I | re.S)
+_HUSHED = "pass|pwd|secret|token|api_?key"
+# Both look at each letter but once, however long a text is that only looks as if a URL came: others wrote it. No group
+# is possessive, here and elsewhere: early versions of CPython 3.11 get those wrong.
+_SECRET_OPTION = re.compile(rf"([?&][^=&?]*?(?:{_HUSHED})[^=&]*+)(=[^&]*+)?", re.I)
+_URL = re.compile(r"(?<![a-z0-9+.-])([0-9+.-]*+)([a-z][a-z0-9+.-]*+://[^\s'\"]++)", re.I)
+
+
+def mask_url(url: str) -> str:
+    """The URL as it may be shown: passwords become `***`.
+
+    >>> mask_url("redis://worker:hunter2@cache:6379/0?password=hunter2")
+    'redis://worker:***@cache:6379/0?password=***'
+    """
+    shown = _PASSWORD.sub(r"\1:***@", url)
+    return _SECRET_OPTION.sub(lambda found: found[1] + ("=***" if found[2] else ""), shown)
+
+
+def mask_urls(text: str) -> str:
+    """Text as it may be shown: the passwords in its URLs become `***`.
+
+    >>> mask_urls("cannot reach redis://worker:hunter2@cache now")
+    'cannot reach redis://worker:***@cache now'
+    """
+    return _URL.sub(lambda found: found[1] + mask_url(found[2]), text) if "://" in text else text
+
+
+class Text(msgspec.Struct, frozen=True):
+    """A kind of setting: `read` takes a user's value or raises BadValue, `show` writes the kept value for people."""
+
+    example: str
+    pattern: str = ".+"
+
+    def read(self, name: str, value: object) -> object:
+        if isinstance(value, str) and re.fullmatch(self.pattern, value.strip()):
+            return value.strip()
+        shown = repr(mask_url(value)) if isinstance(value, str) else f"of type {type(value).__name__}"
+        raise BadValue(f"{name} must be text such as {self.example!r}, not {shown}")
+
+    def show(self, value: Any) -> str:
+        return mask_url(value)
+
+
+class Secret(Text, frozen=True):
+    """Text that is never shown."""
+
+    def read(self, name: str, value: object) -> object:
+        if isinstance(value, str) and value.strip():
+            return value.strip()
+        raise BadValue(f"{name} must be text")
+
+    def show(self, value: Any) -> str:
+        return "***"
+
+
+class Words(msgspec.Struct, frozen=True):
+    """Words: users write a list of them, or one text with commas between. Nothing in them has a meaning of its own."""
+
+    example: str
+
+    def read(self, name: str, value: object) -> object:
+        given = value.split(",") if isinstance(value, str) else value
+        words = [word.strip() if isinstance(word, str) else word for word in given] if _is_list(given) else [value]
+        words = [word for word in words if word != ""]
+        if isinstance(value, str) and not words:
+            raise BadValue(f"{name} names no word", hint=f"write e.g. {self.example}, or leave it out")
+        for word in words:
+            if not isinstance(word, str) or not re.fullmatch(r"[\w-]{1,60}", word):
+                hint = "letters, digits, _ and -; it is found wherever it is part of a name"
+                raise BadValue(f"{name} must be words such as {self.example}, not {word!r}", hint=hint)
+        return tuple(dict.fromkeys(words))
+
+    def show(self, value: Any) -> str:
+        return ",".join(value)
+
+
+class Networks(msgspec.Struct, frozen=True):
+    """Addresses and networks, such as 10.0.0.0/8: users write a list of them, or one text with commas between. `*` is
+    every address."""
+
+    example: str
+
+    def read(self, name: str, value: object) -> object:
+        from ipaddress import ip_network  # few need it
+
+        given = value.split(",") if isinstance(value, str) else value
+        words = [word.strip() if isinstance(word, str) else word for word in given] if _is_list(given) else [value]
+        for word in words:
+            try:
+                if word != "*":
+                    ip_network(word if isinstance(word, str) else "", strict=False)
+            except ValueError:
+                hint = f"write e.g. {self.example}, or * for every address"
+                raise BadValue(f"{name} must be addresses or networks, not {word!r}", hint=hint) from None
+        return tuple(dict.fromkeys(words))
+
+    def show(self, value: Any) -> str:
+        return ",".join(value)
+
+
+def _is_list(value: object) -> TypeGuard[Iterable[object]]:
+    return isinstance(value, list | tuple | set | frozenset)
+
+
+class Whole(msgspec.Struct, frozen=True):
+    """A whole number between two bounds."""
+
+    least: int
+    most: int
+    wanted: ClassVar[str] = "a whole number"
+
+    def read(self, name: str, value: object) -> object:
+        number = self._number(name, value)
+        if not self.least <= number <= self.most:
+            bounds = f"from {self.show(self.least)} to {self.show(self.most)}"
+            raise BadValue(f"{name} must be {bounds}, not {self.show(number)}")
+        return number
+
+    def show(self, value: Any) -> str:
+        return str(value)
+
+    def _number(self, name: str, value: object) -> int:
+        if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value.strip()):
+            return int(value)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        raise BadValue(f"{name} must be {self.wanted}, not {value!r}")
+
+
+class Size(Whole, frozen=True):
+    """Bytes: users write a number, or text such as "512KiB"."""
+
+    wanted: ClassVar[str] = "bytes or text such as '512KiB'"
+
+    def show(self, value: Any) -> str:
+        return _in_units(value, _SIZES, "B")
+
+    def _number(self, name: str, value: object) -> int:
+        found = re.fullmatch(r"([0-9]{1,18}) *([KMG]iB)", value.strip()) if isinstance(value, str) else None
+        return int(found[1]) * _SIZES[found[2]] if found else super()._number(name, value)
+
+
+class Span(Whole, frozen=True):
+    """A duration: users write seconds, a timedelta or text such as "10m"; it is kept as microseconds."""
+
+    def show(self, value: Any) -> str:
+        return _in_units(value, _SPANS, "s")
+
+    def _number(self, name: str, value: Any) -> int:
+        return microseconds(value, name)
+
+
+def _in_units(value: int, units: Mapping[str, int], unit_of_zero: str) -> str:
+    unit = next(unit for unit, size in units.items() if value % size == 0) if value else unit_of_zero
+    return f"{value // units[unit]}{unit}"
+
+
+_COUNT = Whole(1, 1_000_000)
+_LIMIT = Size(1_024, 1 << 30)
+_GRACE = Span(0, DAY)
+_KEEP = Span(0, 36_500 * DAY)
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that can be set. Each `Span` is kept in microseconds and each `Size` in bytes, whatever users wrote.
+
+    `load_settings` makes one from users' values and checks them; the constructor takes kept values as they are.
+    """
+
+    url: Annotated[str, Text("sqlite:///packhorse.db")] = "sqlite:///packhorse.db"
+    app: Annotated[str | None, Text("module:attribute", r"[\w.]+:[\w.]+|.+\.py(:[\w.]+)?")] = None
+    code_version: Annotated[str | None, Text("4f2c", r"\S.{0,99}")] = None  # of the user's own program
+    payload_limit: Annotated[int, _LIMIT] = _MIB
+    result_limit: Annotated[int, _LIMIT] = _MIB
+    max_attempts: Annotated[int, _COUNT] = 4
+    max_halts: Annotated[int, _COUNT] = 3
+    order: Annotated[str, Text("created", r"turns|created")] = "turns"  # of one rank: queues take turns, or by age
+
+    heartbeat: Annotated[int, Span(SECOND // 10, HOUR)] = 5 * SECOND
+    lease: Annotated[int, Span(SECOND // 5, DAY)] = 15 * SECOND
+    client_timeout: Annotated[int, Span(SECOND, 365 * DAY)] = DAY  # silence after which a client is forgotten
+
+    state_dir: Annotated[str | None, Text("/var/lib/packhorse")] = None  # where outcomes that cannot be delivered lie
+
+    min_workers: Annotated[int, Whole(0, 1_024)] = 1
+    max_workers: Annotated[int | None, Whole(1, 1_024)] = None  # None: as many as there are CPUs
+    concurrency: Annotated[int, Whole(1, 10_000)] = 10
+    idle_stop: Annotated[int, _KEEP] = 60 * SECOND
+    abort_grace: Annotated[int, _GRACE] = 2 * SECOND
+    stop_grace: Annotated[int, _GRACE] = 30 * SECOND
+    max_forced: Annotated[int | None, Whole(0, 10_000)] = None  # None: as many as there are CPUs
+
+    keep_completed: Annotated[int, _KEEP] = 24 * HOUR
+    keep_dead: Annotated[int, _KEEP] = 30 * DAY
+    keep_aborted: Annotated[int, _KEEP] = 30 * DAY
+    keep_events: Annotated[int, _KEEP] = 30 * DAY
+    keep_log_lines: Annotated[int, Whole(0, 1_000_000)] = 1_000  # of each job
+
+    web_host: Annotated[str, Text("127.0.0.1")] = "127.0.0.1"
+    web_port: Annotated[int, Whole(0, 65_535)] = 5040  # 0: any free port
+    web_token: Annotated[str | None, Secret("")] = None  # of an admin; others are in the file
+    web_token_file: Annotated[str | None, Text("tokens.txt")] = None
+    trusted_proxies: Annotated[tuple[str, ...], Networks("127.0.0.1,10.0.0.0/8")] = ()  # whose X-Forwarded-… count
+    redact: Annotated[tuple[str, ...], Words("iban,ssn")] = ()  # parts of names whose values the web does not show
+
+    filters: dict[str, str] = {}  # of jobs, by the names under which all may use them; checked by `named_filters.py`
+    bad_filters: dict[str, str] = {}  # what is wrong with those that are none at all, by their names
+    sources: dict[str, str] = {}
+
+    @property
+    def chosen_order(self) -> str | None:
+        """The order of queues that was set; None: it was not, and that of the storage stays."""
+        return self.order if "order" in self.sources else None
+
+    def source_of(self, name: str) -> str:
+        """Where the value of this setting came from, such as "PACKHORSE_URL in the environment"."""
+        _kind(name)
+        return self.sources.get(name, "default")
+
+    def shown(self, name: str) -> str:
+        """The value of this setting as people write it, passwords masked; "" when it is not set."""
+        kind, value = _kind(name), getattr(self, name, None)
+        return "" if value is None else kind.show(value)
+
+    def __repr__(self) -> str:
+        return f"Settings({', '.join(f'{name}={self.shown(name)!r}' for name in _KINDS)})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [(name, self.shown(name)) for name in _KINDS]
+
+
+_KINDS: dict[str, Text | Words | Networks | Whole] = {
+    name: hint.__metadata__[0]
+    for name, hint in get_type_hints(Settings, include_extras=True).items()
+    if name not in ("filters", "bad_filters", "sources")
+}
+
+
+NAMES = tuple(_KINDS)
+"""Of all settings."""
+
+
+def _kind(name: str) -> Text | Words | Networks | Whole:
+    if name in _KINDS:
+        return _KINDS[name]
+    near = _like(name, cutoff=0.6)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(_KINDS)}"
+    raise BadValue(f"there is no setting {name!r}", hint=hint)
+
+
+def _like(name: str, cutoff: float) -> list[str]:
+    """The setting whose name is most like this one, if any is."""
+    import difflib  # only who has made a mistake needs it
+
+    return difflib.get_close_matches(name, _KINDS, n=1, cutoff=cutoff)
+
+
+Found = dict[str, tuple[object, str]]
+"""For each name the value as it was written, and its source."""
+
+
+def read_setting(name: str, value: object, called: str | None = None) -> Any:
+    """A user's value of one setting as it is kept; BadValue, in which it is `called` so, if it is none."""
+    return _kind(name).read(called or name, value)
+
+
+def load_settings(
+    arguments: Mapping[str, object] = {},
+    environment: Mapping[str, str] | None = None,
+    directory: Path | None = None,
+) -> Settings:
+    """The settings of this process; SettingsError names every problem at once.
+
+    An argument that is None, or an empty environment variable, counts as not given. `directory` is where the search
+    for pyproject.toml begins: the nearest one upwards is read.
+    """
+    problems: list[str] = []
+    found = _from_file(directory or Path.cwd(), problems)
+    found |= _from_environment(os.environ if environment is None else environment)
+    found |= {name: (value, f"argument {name}=") for name, value in arguments.items() if value is not None}
+    filters, bad_filters, of_filters = _filters(*found.pop("filters", ({}, "")), problems)
+    values: dict[str, Any] = {}
+    for name, (value, source) in found.items():
+        try:
+            values[name] = _kind(name).read(name, value)
+        except BadValue as error:
+            problems.append(f"{source}: {error}")
+    sources = {name: found[name][1] for name in values} | of_filters
+    settings = Settings(**values, filters=filters, bad_filters=bad_filters, sources=sources)
+    wrong = found.keys() - values.keys()
+    problems += [text for names, text in _contradictions(settings) if not wrong.intersection(names)]
+    if problems:
+        raise SettingsError(problems)
+    return settings
+
+
+def reload_settings(before: Settings) -> Settings:
+    """Settings as files and the environment have them now; what the program itself had set stays. SettingsError names
+    every problem at once."""
+    fresh = load_settings()
+    given = {name: source for name, source in before.sources.items() if source.startswith("argument ")}
+    kept: dict[str, Any] = {name: getattr(before, name) for name in given}
+    return msgspec.structs.replace(fresh, **kept, sources={**fresh.sources, **given})
+
+
+def _filters(table: object, source: str, problems: list[str]) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """The filters that have a name, what is wrong with those that are none, and where each is written. What its words
+    mean, others know; a wrong one is the trouble of who names it, and keeps nobody from working."""
+    if not isinstance(table, Mapping):
+        problems.append(f"{source}: filters must be a table of names - write [tool.packhorse.filters] above them")
+        return {}, {}, {}
+    found: dict[str, str] = {}
+    bad: dict[str, str] = {}
+    sources: dict[str, str] = {}
+    for name, value in table.items():
+        text, place = value if isinstance(value, _Written) else (value, source)
+        if not re.fullmatch(FILTER_NAME, str(name)):
+            bad[name] = f"{place}: the filter {name!r} needs a name of letters, digits, - and _"
+        elif not isinstance(text, str) or not text.strip():
+            bad[name] = f"{place}: the filter {name} must be text such as 'state:dead queue:mail', not {text!r}"
+        else:
+            found[name], sources[f"filters.{name}"] = text.strip(), place
+    return found, bad, sources
+
+
+class _Written(NamedTuple):
+    """A value of a file, and the place where it stands."""
+
+    value: object
+    place: str
+
+
+def _with_places(filters: Mapping[str, object], text: str) -> dict[str, _Written]:
+    """These filters with the lines where their names stand, as far as that can be told from the text of the file."""
+    found: dict[str, _Written] = {}
+    for name, value in filters.items():
+        begins = re.compile(rf"""\s*(filters\s*\.\s*)?["']?{re.escape(name)}["']?\s*=""")
+        lines = [number for number, line in enumerate(text.splitlines(), 1) if begins.match(line)]
+        place = f"pyproject.toml line {lines[-1]}" if lines else "[tool.packhorse.filters] in pyproject.toml"
+        found[name] = _Written(value, place)
+    return found
+
+
+def _from_environment(environment: Mapping[str, str]) -> Found:
+    found: Found = {}
+    for variable, value in environment.items():
+        name = variable.removeprefix("PACKHORSE_").lower()
+        # Variables of others may begin so too, such as those that Kubernetes sets for a service of this name:
+        # only what looks like a misspelt setting is worth an error.
+        if not variable.startswith("PACKHORSE_") or not value or _is_service_link(variable, value):
+            continue
+        if name in _KINDS or _like(name, cutoff=0.85):
+            found[name] = (value, f"{variable} in the environment")
+    return found
+
+
+def _is_service_link(variable: str, value: str) -> bool:
+    """Is it one that Kubernetes or Docker sets for a service? One called packhorse-web makes PACKHORSE_WEB_PORT.
+
+    >>> _is_service_link("PACKHORSE_WEB_PORT", "tcp://10.0.171.239:5040")
+    True
+    """
+    return variable.endswith("_PORT") and re.fullmatch(r"(tcp|udp|sctp)://\S+:[0-9]+", value) is not None
+
+
+def _from_file(directory: Path, problems: list[str]) -> Found:
+    folders = [directory.absolute(), *directory.absolute().parents]
+    path = next((folder / "pyproject.toml" for folder in folders if (folder / "pyproject.toml").is_file()), None)
+    if path is None:
+        return {}
+    import tomllib  # not needed where there is no such file
+
+    try:
+        text = path.read_text("utf-8")
+        tools = tomllib.loads(text).get("tool", {})
+        table = tools.get("packhorse", {}) if isinstance(tools, dict) else tools
+        if isinstance(table, dict):
+            if isinstance(table.get("filters"), dict):
+                table["filters"] = _with_places(table["filters"], text)
+            return {name: (value, f"[tool.packhorse] {name} in pyproject.toml") for name, value in table.items()}
+        problems.append(f"{path}: packhorse must be a table - write [tool.packhorse] above its settings")
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        problems.append(f"{path} is not UTF-8 text (at line {line})")
+    except tomllib.TOMLDecodeError as error:
+        problems.append(f"{path} is not valid TOML: {error}")
+    except OSError as error:
+        problems.append(f"{path} cannot be read: {error.strerror}")
+    return {}
+
+
+def _contradictions(settings: Settings) -> Iterable[tuple[set[str], str]]:
+    def told(name: str) -> str:
+        return f"{name} ({settings.shown(name)}, {settings.source_of(name)})"
+
+    if settings.heartbeat * 2 > settings.lease:
+        text = f"{told('lease')} must be at least twice {told('heartbeat')}, or one late beat looks like a death"
+        yield {"heartbeat", "lease"}, text
+    if settings.max_workers is not None and settings.min_workers > settings.max_workers:
+        yield {"min_workers", "max_workers"}, f"{told('min_workers')} must not exceed {told('max_workers')}"

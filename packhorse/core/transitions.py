@@ -1,0 +1,471 @@
+"""What each operation does to a job: pure functions from a job to the changed job and its events.
+
+The memory storage is little more than these and a dict. The others use them wherever an operation is rare enough to
+read, decide and write back under a lock, and say the same in SQL or Lua where it is not.
+Whether a change is legal at all is said by the table in `job.py`; a storage asks that first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from packhorse.core.event import Event, Kind
+from packhorse.core.failure import Failure
+from packhorse.core.job import (
+    ABORTED,
+    COMPLETED,
+    DEAD,
+    FINAL,
+    HELD,
+    QUEUED,
+    RANK_FORCED,
+    RANK_HALTED,
+    RANK_RECOVERED,
+    RESERVED,
+    RETRYING,
+    RUNNING,
+    SCHEDULED,
+    UNFINISHED,
+    USUAL_ATTEMPTS,
+    WAITING,
+    Job,
+    NewJob,
+    Reason,
+    State,
+    UniqueLock,
+    rank_of,
+)
+from packhorse.core.outcome import Completed, Failed, Halted, Outcome, Overrun, Released, Snoozed, Stopped
+
+_KEPT_WHEN_REPLACED = (
+    "id", "created_at", "created_by", "first_queued_at", "fence", "last_owner",
+    "attempts", "halts", "losses", "snoozes",
+)  # fmt: skip
+LONGEST_TOLD = 500
+"""Characters of the arguments and the error that an event tells."""
+CHOSEN = (
+    "priority", "task", "unique_key", "persistent", "schedule", "backoff", "max_attempts", "max_halts",
+    "timeout", "idle_timeout", "expires", "total_timeout",
+)  # fmt: skip
+"""What whoever enqueues a job chooses besides its arguments. The event `replaced` tells what differed before."""
+
+
+class Changed(NamedTuple):
+    """A job after a change, and the facts to record with it."""
+
+    job: Job
+    events: list[Event]
+
+
+def added(new: NewJob, seq: int, now: int) -> Changed:
+    """A client asked for it: in line at once, or scheduled when its time is still to come."""
+    job = added_job(new, seq, now)
+    return Changed(job, [_event(job, Kind.ADDED, now, **(added_facts(new, job) or {}))])
+
+
+def added_job(new: NewJob, seq: int, now: int) -> Job:
+    """The new job alone, for storages that take in thousands at once. Its fields are given in their order, which takes
+    a third of the time of naming them."""
+    due_at = new.due_at if new.due_at is not None else now + new.delay
+    waits = due_at > now
+    queued_at = None if waits else now
+    job = Job(
+        new.id, seq, new.task, new.queue, new.args, SCHEDULED if waits else QUEUED, new.priority,
+        rank_of(new.priority), now, now, due_at if waits else None, queued_at, queued_at,
+        None, None, None, None, None,  # started_at, ran_until, finished_at, owner, last_owner
+        0, 0, 0, 0, 0, 0,  # fence, attempts, failures, halts, losses, snoozes
+        new.max_attempts, new.max_halts, new.timeout, new.idle_timeout, new.expires, new.total_timeout,
+        unique_key=new.unique.key if new.unique else None, persistent=new.persistent, created_by=new.created_by,
+        schedule=new.schedule, backoff=new.backoff, meta=new.meta,
+    )  # fmt: skip
+    if job.expires is not None or job.total_timeout is not None:
+        job = _with_expiry(job)
+    return job
+
+
+def added_facts(new: NewJob, job: Job) -> dict[str, Any] | None:
+    """What the event of a new job tells besides."""
+    if job.due_at is None and new.copied_from is None and new.chosen is None:
+        return None
+    facts: dict[str, Any] = {} if job.due_at is None else {"due_at": job.due_at}
+    if new.copied_from:
+        facts["copied_from"] = new.copied_from
+    if new.chosen is not None:
+        facts["chosen"] = new.chosen
+    return facts or None
+
+
+def replaced(job: Job, new: NewJob, now: int) -> Changed:
+    """A unique twin brought new arguments: the waiting job takes them. What was counted of it stays counted, so that a
+    job which kills its workers cannot hide behind new arguments."""
+    twin = added_job(new, job.seq, now)
+    before = {name: getattr(job, name) for name in CHOSEN if getattr(job, name) != getattr(twin, name)}
+    told: dict[str, Any] = {"args": job.args[:LONGEST_TOLD], "twin": new.id, "due_at": twin.due_at, "before": before}
+    told["chosen"] = new.chosen
+    kept = {name: getattr(job, name) for name in _KEPT_WHEN_REPLACED}
+    rank = job.rank if job.rank <= RANK_HALTED else twin.rank
+    job = _with_expiry(replace(twin, rank=rank, **kept))
+    return Changed(job, [_event(job, Kind.REPLACED, now, **told)])
+
+
+def promoted(job: Job, now: int) -> Changed:
+    """A scheduled or retrying job fell due."""
+    kind = Kind.QUEUED if job.state is SCHEDULED else Kind.READDED
+    job = _queued(job, now, rank=job.rank)
+    return Changed(job, [_event(job, kind, now)])
+
+
+def reserved(job: Job, owner: str, now: int) -> Changed:
+    """A worker takes it; every older token is worthless from here on."""
+    job = _with_expiry(
+        replace(
+            job,
+            state=RESERVED,
+            owner=owner,
+            fence=job.fence + 1,
+            updated_at=now,
+            progress=None,
+            progress_text=None,
+            checkin=None,
+            checkin_at=None,
+        )
+    )
+    return Changed(job, [_event(job, Kind.RESERVED, now)])
+
+
+def started(job: Job, now: int, ago: int = 0) -> Changed:
+    """Its worker began, so long ago, but not before the job came into line."""
+    at = max(now - ago, job.queued_at or 0)
+    job = replace(job, state=RUNNING, attempts=job.attempts + 1, started_at=at, updated_at=now)
+    return Changed(job, [_event(job, Kind.STARTED, at)])
+
+
+def settled(job: Job, outcome: Outcome, now: int) -> Changed:
+    """An attempt ended. A job that was never marked as running (a short one) is marked on the way; one that was handed
+    back before it began, which has run for no time, is not."""
+    events: list[Event] = []
+    if job.state is RESERVED and not (isinstance(outcome, Released) and outcome.ran == 0):
+        job, events = started(job, now, outcome.ago + outcome.ran)
+    left, ends = _ended(job, outcome, now)
+    if job.state is RUNNING and job.started_at is not None:
+        left = replace(left, ran_until=ran_until(job.started_at, outcome.ran))
+        if outcome.ran > 0 and not isinstance(outcome, Completed):
+            end, *others = ends
+            ends = [replace(end, data={**(end.data or {}), "ran": outcome.ran}), *others]
+    return Changed(left, events + ends)
+
+
+def ran_until(started_at: int, ran: int) -> int | None:
+    """Until when an attempt ran that began then; None: nobody has measured how long that was."""
+    return started_at + ran if ran > 0 else None
+
+
+def _ended(job: Job, outcome: Outcome, now: int) -> Changed:
+    match outcome:
+        case Completed():
+            return _completed(job, outcome, now)
+        case Failed():
+            return _failed(job, outcome, now)
+        case Snoozed():
+            return _snoozed(job, outcome, now)
+        case Stopped():
+            if outcome.failure is None:
+                return _stopped(job, now, job.abort_reason or outcome.reason)
+            job = _blamed(job, outcome.failure)
+            return _stopped(job, now, job.abort_reason or outcome.reason, **_told(outcome.failure))
+        case Overrun():
+            return _overrun(job, outcome, now)
+        case Released():
+            return released(job, now, outcome.why, outcome.delay)
+        case Halted():
+            return rescued(job, now, outcome.why, version=outcome.version)
+
+
+def _completed(job: Job, outcome: Completed, now: int) -> Changed:
+    left = _left(job, COMPLETED, now, result=outcome.result, reason=None, error=None, cause=None)
+    return Changed(left, [_event(left, Kind.COMPLETED, now, owner=job.owner, ran=outcome.ran)])
+
+
+def _failed(job: Job, outcome: Failed, now: int) -> Changed:
+    job = _blamed(replace(job, failures=job.failures + 1, reason=outcome.reason), outcome.failure)
+    facts = _told(outcome.failure)
+    if job.abort_at is not None:
+        return _stopped(job, now, job.abort_reason or Reason.ABORTED, failures=job.failures, **facts)
+    # However long a worker wants to wait, and whoever wrote it: the job itself knows how many attempts it has, or
+    # leaves that to its task, and who knows the task says so.
+    most = max(job.max_attempts, outcome.max_attempts or 0) or USUAL_ATTEMPTS
+    if outcome.retry_in is None or job.failures >= most:
+        if outcome.reason is Reason.JOB_TIMEOUT:
+            return _stopped(job, now, outcome.reason, failures=job.failures, **facts)
+        facts["reason"] = outcome.reason
+        left = _left(job, DEAD, now)
+        return Changed(left, [_event(left, Kind.BROKEN, now, owner=job.owner, **facts)])
+    facts |= {"reason": outcome.reason, "retry_in": outcome.retry_in}
+    if outcome.retry_in > 0:
+        left = _left(job, RETRYING, now, due_at=now + outcome.retry_in, rank=rank_of(job.priority))
+        left = _with_expiry(left)
+        return Changed(left, [_event(left, Kind.FAILED, now, owner=job.owner, **facts)])
+    left = _queued(_left(job, RETRYING, now), now, rank=rank_of(job.priority))
+    failed = replace(_event(left, Kind.FAILED, now, owner=job.owner, **facts), state=RETRYING)
+    return Changed(left, [failed, _event(left, Kind.READDED, now, why="failed")])
+
+
+def _overrun(job: Job, outcome: Overrun, now: int) -> Changed:
+    """The fence rises, as by a rescue: its worker may still run it, and must not end what comes next."""
+    failure = Failure("Timeout", outcome.why, worker=job.owner)
+    failed = Failed(outcome.token, failure, outcome.retry_in, Reason.JOB_TIMEOUT, max_attempts=outcome.max_attempts)
+    left, (ended, *others) = _failed(job, failed, now)
+    ended = replace(ended, data={**(ended.data or {}), "why": outcome.why})
+    return Changed(replace(left, fence=job.fence + 1), [ended, *others])
+
+
+def _snoozed(job: Job, outcome: Snoozed, now: int) -> Changed:
+    job = replace(job, snoozes=job.snoozes + 1)
+    if job.abort_at is not None:
+        return _stopped(job, now, job.abort_reason or Reason.ABORTED, snoozes=job.snoozes)
+    left = _left(_halted_no_more(job), SCHEDULED, now, due_at=now + outcome.delay, rank=rank_of(job.priority))
+    left = _with_expiry(left)
+    return Changed(left, [_event(left, Kind.SNOOZED, now, owner=job.owner, delay=outcome.delay)])
+
+
+def _stopped(job: Job, now: int, reason: Reason, **facts: Any) -> Changed:
+    """`facts`: who wanted it, and what else has changed with it: the error, what was counted, why it was taken back."""
+    left = _left(job, ABORTED, now, reason=reason)
+    return Changed(left, [_event(left, Kind.ABORTED, now, owner=job.owner, reason=reason, **facts)])
+
+
+def released(job: Job, now: int, why: str, delay: int = 0, *, ran: bool = False) -> Changed:
+    """Handed back unharmed: no failure or halt is counted. One that had not begun keeps its rank, and so does a forced
+    one. With a delay it comes into line later. `ran` says that the job had begun although the storage was not told."""
+    begun: list[Event] = []
+    if ran and job.state is RESERVED:
+        job, begun = started(job, now)
+    kept = _halted_no_more(job) if job.state is RUNNING else job
+    if job.abort_at is not None:
+        left, events = _stopped(job, now, job.abort_reason or Reason.ABORTED, why=why)
+    elif delay:
+        left = _with_expiry(_left(kept, SCHEDULED, now, due_at=now + delay))
+        events = [_event(left, Kind.READDED, now, owner=job.owner, why=why, delay=delay)]
+    else:
+        left = _queued(_left(kept, QUEUED, now), now, rank=kept.rank)
+        events = [_event(left, Kind.READDED, now, owner=job.owner, why=why)]
+    # The token has ended without an outcome: one that comes later must be refused, not taken for a repeated one.
+    return Changed(replace(left, fence=job.fence + 1), begun + events)
+
+
+def rescued(
+    job: Job, now: int, why: str, *, ran: bool = False, recovered: bool = False, version: str | None = None
+) -> Changed:
+    """Its worker died or fell silent. Only a job that had begun is blamed with a halt.
+
+    `ran` says that the job had begun although the storage was not told; `recovered`, that its whole application died.
+    """
+    events: list[Event] = []
+    if ran and job.state is RESERVED:
+        job, events = started(job, now)
+    had_begun = job.state is RUNNING
+    owner = job.owner
+    job = replace(job, losses=job.losses + 1, halts=job.halts + had_begun)
+    if job.abort_at is not None:
+        counted = {"losses": job.losses, "halts": job.halts if had_begun else None}
+        ended = _stopped(job, now, job.abort_reason or Reason.ABORTED, why=why, **counted)
+    elif not had_begun:
+        left = _queued(_left(job, QUEUED, now), now, rank=job.rank)
+        ended = Changed(left, [_event(left, Kind.READDED, now, owner=owner, why=why, losses=job.losses)])
+    else:
+        ended = _halted(job, now, why, recovered, version)
+    # The fence rises here too: a late result of the old worker must not pass for one that was accepted before.
+    return Changed(replace(ended.job, fence=job.fence + 1), events + ended.events)
+
+
+def _halted(job: Job, now: int, why: str, recovered: bool, version: str | None) -> Changed:
+    job = _blamed(replace(job, reason=Reason.RUNNER_TIMEOUT), Failure("WorkerDied", why, version=version))
+    facts: dict[str, Any] = {"why": why, "halts": job.halts}
+    if version is not None:
+        facts["version"] = version
+    if job.halts >= job.max_halts:
+        left = _left(job, DEAD, now)
+        return Changed(left, [_event(left, Kind.BROKEN, now, owner=job.owner, reason=left.reason, **facts)])
+    ordinary = RANK_HALTED if job.halts == 1 else rank_of(job.priority)
+    left = _queued(_left(job, QUEUED, now), now, rank=RANK_RECOVERED if recovered else ordinary)
+    halted = _event(left, Kind.HALTED, now, owner=job.owner, **facts)
+    return Changed(left, [halted, _event(left, Kind.READDED, now, why="recovered" if recovered else "halted")])
+
+
+def aborted(job: Job, now: int, by: str | None, reason: Reason = Reason.ABORTED) -> Changed:
+    """Stop it: a waiting job ends here; a held one is asked, and its worker ends it."""
+    if job.state not in HELD:
+        return _stopped(job, now, reason, by=by)
+    if job.abort_at is not None:
+        return Changed(job, [])
+    job = replace(job, abort_at=now, abort_reason=reason, updated_at=now, expire_at=None)
+    return Changed(job, [_event(job, Kind.ABORT_ASKED, now, reason=reason, by=by)])
+
+
+def expired(job: Job, now: int) -> Changed:
+    """It waited or lived too long."""
+    return aborted(job, now, None, Reason.JOB_TIMEOUT)
+
+
+def forced(job: Job, now: int, by: str | None) -> Changed:
+    """Next, whatever its delay, its retry wait, or a pause of its queue."""
+    if job.state is QUEUED:
+        job = replace(job, rank=RANK_FORCED, updated_at=now)
+    else:
+        job = _queued(job, now, rank=RANK_FORCED)
+    return Changed(job, [_event(job, Kind.FORCE_STARTED, now, by=by)])
+
+
+def reprioritised(job: Job, priority: int, now: int, by: str | None) -> Changed:
+    """Another place in line. A forced, halted or recovered job keeps its better rank."""
+    facts: dict[str, Any] = {"from": job.priority, "to": priority, "by": by}
+    rank = job.rank if job.rank <= RANK_HALTED else rank_of(priority)
+    job = replace(job, priority=priority, rank=rank, updated_at=now)
+    return Changed(job, [_event(job, Kind.PRIORITY_CHANGED, now, **facts)])
+
+
+def requeued(job: Job, queue: str, now: int, by: str | None, options: Mapping[str, Any] | None = None) -> Changed:
+    """Another line, in which it stands by its rank and its age, and other options. A job that is in that line and has
+    these options stays as it is."""
+    fields = {name: value for name, value in (options or {}).items() if getattr(job, name) != value}
+    if job.queue == queue and not fields:
+        return Changed(job, [])
+    before = {name: getattr(job, name) for name in fields}
+    facts: dict[str, Any] = {"from": job.queue, "to": queue, "by": by, "before": before or None}
+    if "priority" in fields and job.rank > RANK_HALTED:
+        fields["rank"] = rank_of(fields["priority"])
+    job = replace(job, queue=queue, updated_at=now, **fields)
+    if before and job.state in WAITING:
+        job = _with_expiry(job)
+    return Changed(job, [_event(job, Kind.QUEUE_CHANGED, now, **facts)])
+
+
+def retried(job: Job, now: int, by: str | None) -> Changed:
+    """An operator gives a finished job all its tries again, or a retrying one its next try now."""
+    if job.state is not RETRYING:
+        job = replace(
+            job,
+            failures=0,
+            halts=0,
+            finished_at=None,
+            reason=None,
+            abort_at=None,
+            abort_reason=None,
+            first_queued_at=None,
+        )
+    job = _queued(job, now, rank=rank_of(job.priority))
+    return Changed(job, [_event(job, Kind.RETRIED, now, by=by), _event(job, Kind.READDED, now, why="retried")])
+
+
+def checked_in(
+    job: Job, now: int, message: str | None, progress: int | None, progress_text: str | None
+) -> tuple[Job, list[tuple[str, str]]]:
+    """A sign of life. The second value is what goes into the job's log: (kind, text)."""
+    if progress is not None:
+        job = replace(job, progress=progress, progress_text=progress_text)
+    if message is not None:
+        job = replace(job, checkin=message)
+    return replace(job, checkin_at=now, updated_at=now), said(message, progress, progress_text)
+
+
+def said(message: str | None, progress: int | None, progress_text: str | None) -> list[tuple[str, str]]:
+    """A sign of life as lines for the job's log: (kind, text)."""
+    lines: list[tuple[str, str]] = []
+    if progress is not None:
+        lines.append(("progress", f"{progress} % {progress_text or ''}".rstrip()))
+    if message is not None:
+        lines.append(("checkin", message))
+    return lines
+
+
+def attempt_of_lines(job: Job) -> int:
+    """The attempt in which its worker wrote what comes now, if the worker does not say it: the present one, or the one
+    that has just ended."""
+    return job.attempt if job.state in HELD or job.state is COMPLETED else max(1, job.failures)
+
+
+def holds(job: Job, lock: UniqueLock, taken_at: int, now: int) -> bool:
+    """Does this job still hold the unique key that it took at `taken_at`?"""
+    if lock.period is not None:
+        # A job that came to nothing does not keep others from trying.
+        return now < taken_at + lock.period and (job.state in UNFINISHED or job.state is COMPLETED)
+    # A reserved job may have begun: a twin that comes now may know something newer, so "start" ends at reserving.
+    return job.state in (WAITING if lock.until == "start" else UNFINISHED)
+
+
+def handled(job: Job, now: int, client: str) -> Event:
+    """A subscriber acknowledged the outcome."""
+    return _event(job, Kind.HANDLED, now, client=client)
+
+
+def deleted(job: Job, now: int, by: str | None) -> Event:
+    """The last fact about a job that goes."""
+    return replace(_event(job, Kind.DELETED, now, by=by), state=job.state)
+
+
+def _halted_no_more(job: Job) -> Job:
+    """It ran again, and its worker did not die."""
+    reason = None if job.reason is Reason.RUNNER_TIMEOUT else job.reason
+    rank = rank_of(job.priority) if job.rank in (RANK_RECOVERED, RANK_HALTED) else job.rank
+    return replace(job, reason=reason, rank=rank)
+
+
+def _blamed(job: Job, failure: Failure) -> Job:
+    return replace(job, error=failure.to_json(), cause=failure.cause(job.task))
+
+
+def _told(failure: Failure) -> dict[str, Any]:
+    """What an event tells of it: its first characters, and the version of the code."""
+    told = {"error": failure.summary()[:LONGEST_TOLD]}
+    return told if failure.version is None else {**told, "version": failure.version}
+
+
+def _left(job: Job, state: State, now: int, **fields: Any) -> Job:
+    """The job out of its worker's hands. How long it ran, only the outcome can tell."""
+    fields = {"expire_at": None, "due_at": None, "finished_at": now if state in FINAL else None, **fields}
+    if job.state is RUNNING:
+        fields["ran_until"] = None
+    return replace(job, state=state, owner=None, last_owner=job.owner or job.last_owner, updated_at=now, **fields)
+
+
+def _queued(job: Job, now: int, rank: int) -> Job:
+    """The job in line from now on."""
+    return _with_expiry(
+        replace(
+            job,
+            state=QUEUED,
+            rank=rank,
+            due_at=None,
+            queued_at=now,
+            first_queued_at=job.first_queued_at if job.first_queued_at is not None else now,
+            updated_at=now,
+        )
+    )
+
+
+def _with_expiry(job: Job) -> Job:
+    """The job with the moment at which it must be aborted, if it has one."""
+    moments: list[int] = []
+    if job.total_timeout is not None and job.first_queued_at is not None:
+        moments.append(job.first_queued_at + job.total_timeout)
+    if job.expires is not None and job.state is QUEUED and job.queued_at is not None:
+        moments.append(job.queued_at + job.expires)
+    expire_at = min(moments) if moments else None
+    return job if job.expire_at == expire_at else replace(job, expire_at=expire_at)
+
+
+def _event(job: Job, kind: Kind, at: int, *, owner: str | None = None, **facts: Any) -> Event:
+    told = {name: value for name, value in facts.items() if value is not None}
+    return Event(
+        kind=kind,
+        at=at,
+        job_id=job.id,
+        queue=job.queue,
+        state=job.state,
+        owner=owner or job.owner,
+        fence=job.fence or None,
+        data=told or None,
+    )

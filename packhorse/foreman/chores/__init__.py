@@ -1,0 +1,52 @@
+"""Chores: upkeep on a timer. Every foreman does all of them; each step is one atomic call of the storage, so any number
+of foremen may do them at once, and none is needed for correctness."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from packhorse.core.outcome import Overrun
+from packhorse.core.settings import Settings
+from packhorse.foreman.chores.chore import Chore, EndWorker, SteadyTime, StuckJobs
+from packhorse.foreman.chores.drop_dead import DropDead
+from packhorse.foreman.chores.end_pauses import EndPauses
+from packhorse.foreman.chores.enforce_limits import EnforceLimits
+from packhorse.foreman.chores.expire import Expire
+from packhorse.foreman.chores.promote import Promote
+from packhorse.foreman.chores.prune import Prune
+from packhorse.foreman.chores.rescue import Rescue
+from packhorse.foreman.chores.roll_up import RollUp
+from packhorse.foreman.chores.schedules import TickSchedules
+from packhorse.storage import Storage
+
+__all__ = ["Chore", "EndWorker", "SteadyTime", "StuckJobs", "all_chores"]
+
+
+def _nobody(overrun: Overrun) -> bool:
+    return False
+
+
+def all_chores(
+    storage: Storage,
+    settings: Settings,
+    steady_time: SteadyTime,
+    end_workers: Callable[[Collection[str]], None] = lambda owners: None,
+    end_worker: EndWorker = _nobody,
+    frozen_workers: Callable[[], Collection[str]] = lambda: (),
+    stuck_jobs: StuckJobs = dict,
+) -> list[Chore]:
+    """Everything that a foreman does on a timer; `steady_time` says whether it may believe the clock, and so that who
+    seems silent is. `end_workers` ends those of this machine that lose their jobs to others, of which `frozen_workers`
+    tells those that a signal has stopped; `end_worker` ends one of this foreman's that does not end a job in time, and
+    `stuck_jobs` tells what runs in those that cannot."""
+    return [
+        Promote(storage),
+        TickSchedules(storage),
+        Expire(storage),
+        EndPauses(storage),
+        Rescue(storage, settings, steady_time, end_workers, frozen_workers),
+        EnforceLimits(storage, settings, steady_time, end_worker, stuck_jobs),
+        Prune(storage, settings, steady_time),
+        DropDead(storage),
+        RollUp(storage),
+    ]

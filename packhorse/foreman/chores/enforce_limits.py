@@ -1,0 +1,179 @@
+"""Enforce limits: a job whose time is over, and that its worker cannot or does not end, is ended here.
+
+A worker of ours ends its jobs itself, by the limits of its own code: what another version has announced since is none
+of its concern. Only one that is stuck cannot. Its foreman sees that, and kills it, so that nobody runs the job twice;
+nobody else ends jobs of our workers. A foreign worker may not care: of its jobs any foreman says in the storage that
+the attempt is over, and what the worker says later is stale. Jobs of others are not even read. The chore keeps still
+until the foreman is steady: after an outage workers must have had the time to tell what their jobs came to.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from time import monotonic
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from packhorse.core.clock import SECOND
+from packhorse.core.errors import BadValue
+from packhorse.core.job import HELD, RUNNING, EffectiveJob, Job, State, effective, left_to_task
+from packhorse.core.outcome import Overrun, Verdict
+from packhorse.core.retry import Backoff
+from packhorse.core.settings import Settings
+from packhorse.foreman.chores.chore import EndWorker, SteadyTime, StuckJobs
+from packhorse.foreman.chores.tell_results import is_foreign
+from packhorse.monitor.presence import is_alive
+from packhorse.storage import BATCH, Storage
+from packhorse.storage.records import Filter, Outlook, WorkerInfo
+
+GRACE = 5 * SECOND
+"""How long a worker has, when its own grace is over, to write down what it has ended."""
+FOREMANS_GRACE = 10 * SECOND
+"""How much later a job is ended whose foreign worker has a foreman elsewhere, which can do more than we: it kills."""
+LOOK_EVERY = 5.0
+"""Seconds between two looks while anything runs: it may have begun since, with a shorter limit."""
+
+MOST_ASKED = 20
+"""Of so many foreign workers the jobs are asked for one by one; of more, all that run are read."""
+
+log = logging.getLogger("packhorse.chores")
+
+
+class Limit(NamedTuple):
+    """When the time of a job is over, and why."""
+
+    at: int
+    why: str
+
+
+class EnforceLimits:
+    """Looks at what runs in foreign and in stuck workers as long as anything does, and just when the next of it will be
+    over."""
+
+    name = "enforce_limits"
+    interval = 600.0
+
+    def __init__(
+        self,
+        storage: Storage,
+        settings: Settings,
+        steady_time: SteadyTime,
+        end_worker: EndWorker,
+        stuck_jobs: StuckJobs = dict,
+    ) -> None:
+        self._storage = storage
+        self._lease = settings.lease
+        self.adjust(settings)
+        self._steady_time = steady_time
+        self._end_worker = end_worker
+        self._stuck_jobs = stuck_jobs
+        self._looked_at = float("-inf")
+
+    def adjust(self, settings: Settings) -> None:
+        """Wait as long as these say before a job is ended."""
+        self._grace = settings.abort_grace + GRACE
+
+    def due_in(self, outlook: Outlook) -> int | None:
+        return round(max(0.0, self._looked_at + LOOK_EVERY - monotonic()) * SECOND) if outlook.held else None
+
+    def run(self) -> float | None:
+        """End what is over."""
+        self._looked_at = monotonic()
+        now = self._steady_time()
+        if now is None:
+            return None
+        stuck, workers = self._stuck_jobs(), {worker.id: worker for worker in self._storage.workers()}
+        foreign = {worker.id for worker in workers.values() if is_foreign(worker)} - set(stuck)
+        running = [*self._in_stuck(stuck, now), *self._in_foreign(foreign)]
+        if not running:
+            return None
+        options = self._announced(running)
+        shown = [effective(job, options.get(job.task)) for job in running]
+        ends = [(job, limit) for job in shown if (limit := limit_of(job)) is not None]
+        over = [(job, limit) for job, limit in ends if limit.at + self._grace <= now]
+        left = self._end(over, stuck, workers, now)
+        coming = [limit.at + self._grace - now for _, limit in ends if limit.at + self._grace > now]
+        wait = min([*coming, *left], default=None)
+        return None if wait is None else max(wait, SECOND) / SECOND
+
+    def _in_stuck(self, stuck: Mapping[str, Mapping[str, int]], now: int) -> Iterator[Job]:
+        """What runs in stuck workers of ours. One may be stuck since before it could write down that its job runs."""
+        for owner, runs in stuck.items():
+            for job in self._find(HELD, owner):
+                if job.id in runs:
+                    yield job if job.state is RUNNING else replace(job, started_at=now - runs[job.id])
+
+    def _in_foreign(self, foreign: Collection[str]) -> Iterator[Job]:
+        """What runs in these workers."""
+        asked: Iterable[str | None] = foreign if len(foreign) <= MOST_ASKED else (None,)
+        for owner in asked:
+            yield from (job for job in self._find(frozenset({RUNNING}), owner) if job.owner in foreign)
+
+    def _find(self, states: frozenset[State], owner: str | None) -> Iterator[Job]:
+        where = Filter(states=states, owner=owner)
+        page = self._storage.find(where, limit=BATCH)
+        yield from page.jobs
+        while page.next is not None:
+            page = self._storage.find(where, cursor=page.next, limit=BATCH)
+            yield from page.jobs
+
+    def _announced(self, running: Iterable[Job]) -> dict[str, Mapping[str, Any]]:
+        """What workers have announced of the tasks of these jobs; not asked where each job has limits of its own."""
+        if not any(left_to_task(job) for job in running):
+            return {}
+        return {task.name: task.options for task in self._storage.tasks()}
+
+    def _end(
+        self,
+        over: list[tuple[EffectiveJob, Limit]],
+        stuck: Mapping[str, Mapping[str, int]],
+        workers: Mapping[str, WorkerInfo],
+        now: int,
+    ) -> list[int]:
+        """Answers in how long it is worth looking again at those that are left to another foreman."""
+        left: list[int] = []
+        for job, limit in over:
+            held, why = stuck.get(job.owner or "", {}), f"{limit.why}, and its worker did not end it"
+            ran = 0 if job.state is RUNNING else held.get(job.id, 0)  # of others the storage knows when they began
+            overrun = Overrun(job.token, why, _retry_in(job), ran, max_attempts=job.max_attempts)
+            if self._end_worker(overrun) or held:
+                continue
+            waits = limit.at + self._grace + FOREMANS_GRACE - now
+            if waits > 0 and self._has_foreman(workers, job.owner, now):
+                left.append(waits)
+            elif self._storage.finish([overrun]) == [Verdict.ACCEPTED]:
+                log.warning(
+                    "job %s (%s) was ended, which its worker %s did not: %s", job.id, job.task, job.owner, limit.why
+                )
+        return left
+
+    def _has_foreman(self, workers: Mapping[str, WorkerInfo], owner: str | None, now: int) -> bool:
+        worker = workers.get(owner or "")
+        foreman = workers.get(worker.foreman or "") if worker is not None else None
+        return foreman is not None and is_alive(foreman, now, self._lease)
+
+
+def limit_of(job: EffectiveJob) -> Limit | None:
+    """When the time of this running job is over; None: it has none."""
+    began_at = job.started_at or job.updated_at
+    limits = []
+    if (run := job.timeout) is not None:
+        limits.append(Limit(began_at + run, f"it ran for longer than {run / SECOND:g} s"))
+    if (idle := job.idle_timeout) is not None:
+        limits.append(Limit(max(began_at, job.checkin_at or 0) + idle, f"it did not check in for {idle / SECOND:g} s"))
+    if job.abort_at is not None:
+        limits.append(Limit(job.abort_at, "it was asked to stop"))
+    return min(limits, default=None)
+
+
+def _retry_in(job: Job) -> int | None:
+    """Its own wait, or the usual one; only the worker knows its task's."""
+    if job.attempts_left <= 1:
+        return None
+    backoff = Backoff(type="default")
+    with suppress(BadValue):  # whatever stands in one job, the others must not go without their limits
+        backoff = Backoff.from_json(job.backoff) if job.backoff else backoff
+    return backoff.wait(job.attempt)

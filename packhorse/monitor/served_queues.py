@@ -1,0 +1,148 @@
+"""Which queues a worker serves: those of its tasks, and every other that holds jobs of a task it knows. Pure; workers,
+foremen, the web and the command line ask it, so that all say the same.
+
+`--queues` narrows that to names and patterns (`bulk.*`). A queue that is named is served whatever it holds.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Collection, Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from packhorse.core.errors import BadValue
+from packhorse.core.job import UNFINISHED
+from packhorse.core.task import check_name
+from packhorse.storage.records import Tally, TaskInfo, WorkerInfo
+
+EVERY_QUEUE = "*"
+SERVES = "serves"
+"""Under this name a worker's record has what it was told to serve: names and patterns, or `*`. Workers of foreign
+programs have none, and serve the queues that their record names."""
+
+Choice = Sequence[str] | None
+"""Names and patterns of queues; None: every queue."""
+
+
+def parse_choice(text: str) -> list[str]:
+    """What a user wrote for `--queues`: names and patterns, separated by commas.
+
+    >>> parse_choice("mail, bulk.*")
+    ['mail', 'bulk.*']
+    """
+    words = check_choice(word.strip() for word in text.split(",") if word.strip())
+    if not words:
+        raise BadValue("--queues names no queue", hint="leave it out for all, e.g. --queues mail,'bulk.*'")
+    return words
+
+
+def check_choice(words: Iterable[object]) -> list[str]:
+    """These, if they can be names and patterns of queues; else BadValue."""
+    return [_checked(word) for word in words]
+
+
+def _checked(word: object) -> str:
+    text = re.sub(r"[*?\[\]!]", "", word) or "any" if isinstance(word, str) and word else word
+    check_name(text, "queue name")  # type: ignore[arg-type]  # it says so of what is no text
+    return str(word)
+
+
+def is_pattern(word: str) -> bool:
+    return any(letter in word for letter in "*?[")
+
+
+def is_chosen(queue: str, choice: Choice) -> bool:
+    """Is this queue among those that were named?"""
+    return choice is None or any(fnmatchcase(queue, word) for word in choice)
+
+
+def tasks_by_queue(tallies: Iterable[Tally]) -> dict[str, set[str]]:
+    """The tasks of the unfinished jobs in each queue."""
+    found: dict[str, set[str]] = {}
+    for tally in tallies:
+        if tally.number > 0 and tally.state in UNFINISHED:
+            found.setdefault(tally.queue, set()).add(tally.task)
+    return found
+
+
+def tasks_to_expect(tallies: Sequence[Tally], announced: Iterable[TaskInfo]) -> dict[str, set[str]]:
+    """The tasks whose jobs a worker has to take from each queue: those of its unfinished jobs. Of an empty queue they
+    are those of its finished jobs, and those that are announced with it as their own."""
+    found = tasks_by_queue(tallies)
+    usual: dict[str, set[str]] = {}
+    for tally in tallies:
+        usual.setdefault(tally.queue, set()).add(tally.task)
+    for task in announced:
+        usual.setdefault(task.queue, set()).add(task.name)
+    return {**usual, **found}
+
+
+def queues_to_serve(tallies: Iterable[Tally], tasks: Collection[str], choice: Choice = None) -> dict[str, set[str]]:
+    """The queues that hold unfinished jobs of these tasks, with those tasks."""
+    return {
+        queue: known
+        for queue, found in tasks_by_queue(tallies).items()
+        if is_chosen(queue, choice) and (known := found.intersection(tasks))
+    }
+
+
+def serves(worker: WorkerInfo, queue: str, tasks: Collection[str] = ()) -> bool:
+    """Does this worker take jobs of these tasks from this queue? Without tasks: would it, if it knew theirs?"""
+    if queue in worker.queues:
+        return True
+    choice, known = worker.info.get(SERVES), worker.info.get("tasks")
+    if not isinstance(choice, list) or not isinstance(known, list):
+        return False
+    return (not tasks or not set(tasks).isdisjoint(words_in(known))) and is_chosen(queue, words_in(choice))
+
+
+def served_by(worker: WorkerInfo) -> list[str]:
+    """What a worker serves, as lists show it: the queues in its record, then its patterns; `*`: every other, too.
+
+    >>> served_by(WorkerInfo("ann", queues=["mail"], info={"serves": ["mail", "bulk.*"]}))
+    ['mail', 'bulk.*']
+    """
+    choice = words_in(worker.info.get(SERVES))
+    return [*worker.queues, *(word for word in choice if word not in worker.queues)]
+
+
+def words_in(told: object) -> list[str]:
+    """The words of a list in a record. Foreign workers may have put anything there: what is no text says nothing."""
+    return [word for word in told if isinstance(word, str)] if isinstance(told, list) else []
+
+
+class Crew:
+    """Workers, of which it is asked for many queues how many serve each. Those that are alike are looked at once."""
+
+    def __init__(self, workers: Iterable[WorkerInfo]) -> None:
+        self._alike: dict[str, tuple[WorkerInfo, int]] = {}
+        for worker in workers:
+            kind = repr((worker.queues, worker.info.get(SERVES), worker.info.get("tasks")))
+            _, number = self._alike.get(kind, (worker, 0))
+            self._alike[kind] = (worker, number + 1)
+
+    def number_serving(self, queue: str, tasks: Collection[str]) -> int:
+        """How many of them take jobs of these tasks from this queue."""
+        return sum(number for worker, number in self._alike.values() if serves(worker, queue, tasks))
+
+
+class Unserved(NamedTuple):
+    """That nobody takes jobs from a queue: what to say, and what to try."""
+
+    what: str
+    hint: str
+
+
+def why_unserved(workers: Sequence[WorkerInfo], queue: str, tasks: Collection[str] = ()) -> Unserved | None:
+    """Why none of these workers takes jobs of these tasks from this queue; None: one does, or there is nothing to take
+    and some would."""
+    if any(serves(worker, queue, tasks) for worker in workers):
+        return None
+    if any(is_chosen(queue, words_in(worker.info.get(SERVES))) for worker in workers):
+        return Unserved(
+            f"no running worker knows {', '.join(sorted(tasks)[:3])}, whose jobs wait in {queue}",
+            "packhorse work, with the app that has the task",
+        )
+    return Unserved(f"no running worker serves {queue}", f"packhorse work --queues {shlex.quote(queue)}")

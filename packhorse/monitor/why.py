@@ -1,0 +1,361 @@
+"""Why does this job wait? One sentence for people, from what the storage knows.
+
+`job.why()`, the command line and the web pages ask it. Pure: whoever asks gathers what there is to be seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND, to_datetime
+from packhorse.core.event import Event, Subject
+from packhorse.core.failure import Failure
+from packhorse.core.job import UNFINISHED, Job, Reason, State, effective
+from packhorse.monitor.idleness import Idler, idle_text, idlers, is_quiet, quiet_text, remedy, takers
+from packhorse.monitor.pause_text import pause_text
+from packhorse.monitor.presence import is_alive
+from packhorse.monitor.served_queues import SERVES, is_chosen, serves, words_in
+from packhorse.storage.records import QueueInfo, Tally, TaskInfo, WorkerInfo
+
+ABORT = "Abort"
+"""The type of failure that a job carries whose task returned `Abort`."""
+_SUMMARY_LIMIT = 120
+_GIVEN_UP = "did not end when asked"  # also what the failure of such a run says
+
+
+def span_text(duration: int) -> str:
+    """A duration as short text, in its two largest units; a few seconds with their tenths.
+
+    >>> span_text(2 * DAY + 4 * HOUR + 59 * MINUTE), span_text(1_630_000)
+    ('2d4h', '1.6s')
+    """
+    if duration < SECOND:
+        return f"{max(0, duration) // 1_000}ms"
+    if duration < 10 * SECOND:
+        return f"{duration // 100_000 / 10:g}s"
+    rest, parts = duration, []
+    for unit, size in (("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND)):
+        count, rest = divmod(rest, size)
+        if count:
+            parts.append(f"{count}{unit}")
+        elif parts:
+            break  # "1d", not "1d5s"
+    return "".join(parts[:2])
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What there is to be seen around a job. One that has ended needs little more than `now`."""
+
+    now: int
+    lease: int = 15 * SECOND  # a worker that has been silent for longer does not count
+    queue: QueueInfo | None = None
+    task: TaskInfo | None = None
+    workers: Sequence[WorkerInfo] = ()
+    ahead: int | None = None  # jobs of its queue that go first; None: more than anybody counted
+    held: Sequence[Tally] = ()  # jobs in workers' hands
+    closed: str | None = None  # that the storage is moved, or was
+    aborts: Sequence[Event] = ()  # of an aborted job: that it was asked to stop, and that it ended
+    span: Callable[[int], str] = span_text  # how a duration is written
+
+
+def explain(job: Job, seen: Seen) -> str:
+    """The most important reason why the job is where it is, as a clause: "its queue mail is paused by anna"."""
+    job = effective(job, seen.task.options if seen.task else None)
+    reason = _reason(job, seen)
+    beside = _run_beside(job, seen)
+    return f"{reason}; {beside}" if beside and _GIVEN_UP not in reason else reason
+
+
+def _reason(job: Job, seen: Seen) -> str:
+    match job.state:
+        case State.SCHEDULED:
+            return _scheduled(job, seen)
+        case State.RETRYING:
+            return _retrying(job, seen)
+        case State.QUEUED:
+            return _queued(job, seen)
+        case State.RESERVED | State.RUNNING:
+            return (_lost(job, seen) or _held(job, seen)) + _asked_to_stop(job, seen)
+        case State.COMPLETED:
+            return f"it was completed {_ago(job.finished_at, seen)}"
+        case State.DEAD:
+            return _dead(job, seen)
+        case State.ABORTED:
+            return _aborted(job, seen)
+
+
+# --- waiting ------------------------------------------------------------------------------------------------------
+
+
+def _scheduled(job: Job, seen: Seen) -> str:
+    word = "it asked to be called again" if job.snoozes else "it is delayed"
+    return _until(word, job, seen)
+
+
+def _retrying(job: Job, seen: Seen) -> str:
+    return _until(f"attempt {job.failures} of {job.max_attempts} failed{_error(job)}; it waits for the next", job, seen)
+
+
+def _until(word: str, job: Job, seen: Seen) -> str:
+    if seen.closed:
+        return seen.closed
+    due_at = job.due_at or 0
+    if due_at > seen.now:
+        joint = "at" if word.endswith("again") else "until"
+        return f"{word} {joint} {_moment(due_at)} (in {seen.span(due_at - seen.now)})"
+    rest = _nobody(seen) or "it joins the line when a worker next looks"
+    return f"it has been due for {seen.span(seen.now - due_at)}; {rest}"
+
+
+def _queued(job: Job, seen: Seen) -> str:
+    return _obstacle(job, seen) or _place_in_line(job, seen)
+
+
+def _obstacle(job: Job, seen: Seen) -> str | None:
+    """What keeps every worker from taking it, however long it waits."""
+    if seen.closed:
+        return seen.closed
+    if seen.queue and seen.queue.is_paused and not job.is_forced:
+        return _paused(seen.queue, seen.now)
+    if nobody := _nobody(seen):
+        return nobody
+    serving = [worker for worker in _alive(seen) if serves(worker, job.queue, [job.task])]
+    if not serving:
+        return _unserved(job, seen)
+    if not _takers(serving, seen):
+        return _none_of(serving, seen)
+    if seen.task is None or seen.task.announced_at is None:
+        return f"no worker knows the task {job.task}"
+    return None
+
+
+def _unserved(job: Job, seen: Seen) -> str:
+    """Nobody takes it from its queue: those who would take any job there do not know its task, or none would."""
+    if any(is_chosen(job.queue, words_in(worker.info.get(SERVES))) for worker in _alive(seen)):
+        return f"no running worker knows the task {job.task}"
+    return f"no running worker serves the queue {job.queue}"
+
+
+def _none_of(serving: Sequence[WorkerInfo], seen: Seen) -> str:
+    """That these, who alone serve a queue, take no jobs."""
+    foremen = {worker.foreman for worker in serving}
+    idle = [each for each in _idlers(seen) if each.foreman.id in foremen]
+    return _no_takers(idle) if idle else quiet_text(serving)
+
+
+def _nobody(seen: Seen) -> str | None:
+    """That no worker runs at all, or none that takes jobs, if it is so."""
+    if _takers(_alive(seen), seen):
+        return None
+    idle = _idlers(seen)
+    foremen = [each for each in seen.workers if each.subject is Subject.FOREMAN and _is_alive(each, seen)]
+    if idle and len(idle) == len(foremen):
+        return _no_takers(idle)
+    told = {each.foreman.id for each in idle}
+    if quiet := [each for each in _alive(seen) if is_quiet(each) and each.foreman not in told]:
+        return quiet_text(quiet)
+    if foremen:
+        return _about_to_start(next(each for each in foremen if each.id not in told), seen)
+    beats = [worker.beat_at for worker in seen.workers if worker.subject is Subject.WORKER]
+    if not beats:
+        return "no worker is running"
+    who = "the only worker has been" if len(beats) == 1 else f"all {len(beats)} workers have been"
+    return f"{who} silent for {seen.span(seen.now - max(beats))}: none may be running any more"
+
+
+def _about_to_start(foreman: WorkerInfo, seen: Seen) -> str:
+    wait = foreman.report.get("next_start_in")
+    when = "is about to start one"
+    if isinstance(wait, int | float) and 0 < wait < DAY / SECOND:
+        when = f"starts one in {seen.span(round(wait * SECOND))}"
+    return f"no worker is running yet; the foreman {foreman.host}:{foreman.pid} {when}"
+
+
+def _takers(workers: Sequence[WorkerInfo], seen: Seen) -> list[WorkerInfo]:
+    """Those of these workers that take jobs."""
+    taking = {worker.id for worker in takers(seen.workers, seen.now, seen.lease)}
+    return [worker for worker in workers if worker.id in taking]
+
+
+def _idlers(seen: Seen) -> list[Idler]:
+    return idlers(seen.workers, seen.now, seen.lease)
+
+
+def _no_takers(idle: Sequence[Idler]) -> str:
+    order = remedy(idle)
+    return idle_text(idle) + (f"; `{order}` has {'it' if len(idle) == 1 else 'them'} go on" if order else "")
+
+
+def _alive(seen: Seen) -> list[WorkerInfo]:
+    return [each for each in seen.workers if each.subject is Subject.WORKER and _is_alive(each, seen)]
+
+
+def _is_alive(process: WorkerInfo, seen: Seen) -> bool:
+    return is_alive(process, seen.now, seen.lease)
+
+
+def _paused(queue: QueueInfo, now: int) -> str:
+    since = f" since {_moment(queue.paused_at or 0)}"
+    return f"its queue {queue.name} is paused{pause_text(queue, now, since)}"
+
+
+def _place_in_line(job: Job, seen: Seen) -> str:
+    again = " again, because its worker died" if job.is_halted else ""
+    rest = "a worker is about to take it" if _has_free_slot(job, seen) else "waits for a free slot"
+    if job.is_forced:
+        return f"it was forced to start, and {rest}"
+    if seen.ahead is None:
+        return f"it waits in line{again}; {_very_many(seen)} of its queue go first"
+    if seen.ahead == 0:
+        return f"it is next in its queue{again}, and {rest}"
+    jobs = "1 job" if seen.ahead == 1 else f"{seen.ahead:,} jobs"
+    return f"it waits in line{again}; {jobs} of its queue {'goes' if seen.ahead == 1 else 'go'} first"
+
+
+def _very_many(seen: Seen) -> str:
+    waiting = seen.queue.counts.get(State.QUEUED, 0) if seen.queue else 0
+    return f"very many of the {waiting:,} jobs" if waiting else "very many jobs"
+
+
+def _has_free_slot(job: Job, seen: Seen) -> bool:
+    """Do those who serve its queue hold less than they can run? By what the storage has, not by what they report.
+    Whatever they would have taken counts as held by them, also from queues that only their patterns fit."""
+    serving = [worker for worker in _takers(_alive(seen), seen) if serves(worker, job.queue, [job.task])]
+    theirs = (held for held in seen.held if any(serves(worker, held.queue, [held.task]) for worker in serving))
+    return sum(held.number for held in theirs) < sum(worker.concurrency for worker in serving)
+
+
+# --- held ---------------------------------------------------------------------------------------------------------
+
+
+def _lost(job: Job, seen: Seen) -> str | None:
+    """That nobody holds it, or its worker has been silent for longer than its lease, and whether there is somebody to
+    take the job back."""
+    worker = next((each for each in seen.workers if each.id == job.owner), None)
+    if job.owner is not None and (worker is None or _is_alive(worker, seen)):
+        return None
+    foremen = [each for each in seen.workers if each.subject is Subject.FOREMAN and _is_alive(each, seen)]
+    if foremen:
+        rest = f"the foreman {foremen[0].host}:{foremen[0].pid} is about to take it back"
+    else:
+        rest = "no foreman is there to take it back: `packhorse work` starts one"
+    if worker is None:
+        return f"nobody holds it; {rest}"
+    return f"its worker {job.owner} has been silent for {seen.span(seen.now - worker.beat_at)}; {rest}"
+
+
+def _held(job: Job, seen: Seen) -> str:
+    if job.state is State.RESERVED:
+        return f"worker {job.owner} has taken it"
+    since = f" for {seen.span(seen.now - job.started_at)}" if job.started_at is not None else ""
+    progress = "" if job.progress is None else f", {job.progress} % done"
+    return f"it runs on worker {job.owner}{since}{progress}"
+
+
+def _asked_to_stop(job: Job, seen: Seen) -> str:
+    return "" if job.abort_at is None else f"; it was asked to stop {_ago(job.abort_at, seen)}"
+
+
+# --- given up ---------------------------------------------------------------------------------------------------------
+
+
+def still_goes_on(
+    job: Job, now: int, workers: Iterable[WorkerInfo], span: Callable[[int], str] = span_text
+) -> str | None:
+    """That the last run of a job which has ended, or waits for its next try, was given up and may still go on: its
+    worker is among these."""
+    left = _goes_on(job) + (job.finished_at or job.updated_at) - now
+    if job.state not in (State.ABORTED, State.RETRYING) or left <= 0:
+        return None
+    worker = Failure.goes_on_in(job.error)
+    if worker is not None and all(each.id != worker for each in workers):
+        return None
+    return f"its last run {_GIVEN_UP}, and may go on for {span(left)}, until its worker is replaced"
+
+
+def _run_beside(job: Job, seen: Seen) -> str | None:
+    """As above; and of a job that shall run again, as long as that worker is there."""
+    if told := still_goes_on(job, seen.now, seen.workers, seen.span):
+        return told
+    worker = Failure.goes_on_in(job.error) if job.state in UNFINISHED else None
+    if worker is not None and any(each.id == worker for each in _alive(seen)):
+        return f"its last run {_GIVEN_UP}, and it does not begin again while that goes on in worker {worker}"
+    return None
+
+
+def _goes_on(job: Job) -> int:
+    return (Failure.from_json(job.error).goes_on or 0) if job.error else 0
+
+
+# --- finished -----------------------------------------------------------------------------------------------------
+
+
+def _dead(job: Job, seen: Seen) -> str:
+    if job.reason is Reason.RUNNER_TIMEOUT:
+        times = "once" if job.halts == 1 else f"{job.halts} times"
+        return f"it died {_ago(job.finished_at, seen)}, because its worker died under it {times}"
+    attempt = f"attempt {job.failures} of {job.max_attempts}{_final(job)}"
+    return f"it died {_ago(job.finished_at, seen)} after {attempt}{_error(job)}"
+
+
+_FINAL = {
+    "give_up_on": "give_up_on names its error",
+    "retry_on": "retry_on does not name its error",
+    "per_error": "per_error allows no more for its error",
+    "arguments": "its arguments do not fit the task",
+    "waits": "a task must not wait for another job",
+    "result": "its work is done, only the result cannot be kept",
+}
+
+
+def _final(job: Job) -> str:
+    """Why it was the last attempt, although more were allowed."""
+    because = _FINAL.get(Failure.from_json(job.error).final or "") if job.error else None
+    return f" (it is not tried again: {because})" if because and job.failures < job.max_attempts else ""
+
+
+def _aborted(job: Job, seen: Seen) -> str:
+    by = next((event.data["by"] for event in reversed(seen.aborts) if event.data and "by" in event.data), None)
+    cause = f"by {by}" if by else f"because {why_aborted(job, seen.span)}"
+    return f"it was aborted {_ago(job.finished_at, seen)}, {cause}"
+
+
+def why_aborted(job: Job, span: Callable[[int], str] = span_text) -> str:
+    """What an aborted job's own record says about the reason, as a sentence: "it waited longer than its expires of
+    10s". Who gave an order is in its events."""
+    failure = Failure.from_json(job.error) if job.error else None
+    if job.reason is Reason.JOB_TIMEOUT:
+        return _over(job, span) or (failure.message if failure else "its time was over")
+    if failure is not None and failure.type == ABORT and job.abort_at is None:
+        return f"its task said: {failure.message}"
+    return "an operator wanted it"
+
+
+def _over(job: Job, span: Callable[[int], str]) -> str | None:
+    """Which time was over, if it was one that runs while the job waits too."""
+    ended_at, begun_at = job.finished_at or 0, job.started_at or 0
+    if job.total_timeout is not None and ended_at >= (job.first_queued_at or 0) + job.total_timeout:
+        return f"it lived longer than its total_timeout of {span(job.total_timeout)}"
+    if job.expires is not None and begun_at < (job.queued_at or 0) <= ended_at - job.expires:
+        return f"it waited longer than its expires of {span(job.expires)}"
+    return None
+
+
+# --- words --------------------------------------------------------------------------------------------------------
+
+
+def _error(job: Job) -> str:
+    if job.error is None:
+        return ""
+    summary = Failure.from_json(job.error).summary().partition("\n")[0]
+    return f" with {summary[:_SUMMARY_LIMIT]}{'…' if len(summary) > _SUMMARY_LIMIT else ''}"
+
+
+def _ago(at: int | None, seen: Seen) -> str:
+    return f"{seen.span(seen.now - (at or 0))} ago"
+
+
+def _moment(at: int) -> str:
+    return f"{to_datetime(at):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,73 @@
+"""A copy of a SQLite storage, made while others use it, and the space of what was removed: for the commands and the
+page. Servers have their own ways."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import quote
+
+from packhorse.core.clock import to_datetime
+from packhorse.core.errors import BadValue
+from packhorse.storage import Storage
+
+_OTHERS = "PostgreSQL has pg_dump, Redis BGSAVE; packhorse copy-store moves it to another storage"
+NO_NEED = "PostgreSQL and MariaDB reuse space by themselves, Redis gives it back"
+BESIDE = ("", "-wal", "-shm", "-journal")
+"""How the files of one database end."""
+
+
+def file_of(storage: Storage, done: str = "backed up", hint: str = _OTHERS) -> Path:
+    """The file that can be copied, or compacted; BadValue if this storage is none."""
+    source = getattr(storage, "path", None)
+    if not isinstance(source, Path):
+        raise BadValue(f"only a SQLite storage is {done} so", hint=hint)
+    return source
+
+
+def beside(source: Path, now: int) -> Path:
+    """Where a copy goes of which nobody has said where: beside the file, with its time in the name."""
+    return source.with_name(f"{source.name}.{to_datetime(now):%Y%m%d-%H%M%S}.bak")
+
+
+def back_up(source: Path, file: Path) -> int:
+    """Write the copy; its size. Under another name first, so that half a copy is never taken for a whole. All pages in
+    one step: a copy in parts would begin anew with every write of somebody else."""
+    draft = file.with_name(f"{file.name}.{os.getpid()}.part")
+    os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    try:
+        reader = sqlite3.connect(f"file:{quote(str(source))}?mode=ro", uri=True)
+        writer = sqlite3.connect(draft)
+        try:
+            reader.backup(writer)
+            (told,) = writer.execute("PRAGMA quick_check").fetchone()
+        finally:
+            reader.close()
+            writer.close()
+        if told != "ok":
+            error = sqlite3.DatabaseError(told)
+            error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+            raise error
+        draft.rename(file)
+    finally:
+        for end in BESIDE:
+            draft.with_name(draft.name + end).unlink(missing_ok=True)
+    return file.stat().st_size
+
+
+def compact(path: Path, patience: float) -> tuple[int, int]:
+    """Write the file anew without the space of what was removed; its size before and after, with what is written beside
+    it. Others who write wait meanwhile; for those that do now, so many seconds are waited. Raises sqlite3.Error."""
+    before = size_of(path)
+    with closing(sqlite3.connect(path, timeout=patience, isolation_level=None)) as connection:
+        connection.execute("VACUUM")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return before, size_of(path)
+
+
+def size_of(path: Path) -> int:
+    """Of the file and what is written beside it."""
+    files = (path.with_name(path.name + end) for end in ("", "-wal"))
+    return sum(file.stat().st_size for file in files if file.exists())

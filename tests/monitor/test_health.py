@@ -1,0 +1,126 @@
+"""Probes are told the truth: a foreman that lives and takes no jobs is not well."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from packhorse.core.clock import MINUTE, SECOND, TurnedClock
+from packhorse.core.event import Subject
+from packhorse.core.job import NewJob
+from packhorse.monitor.health import Finding, look
+from packhorse.storage import open_storage
+from packhorse.storage.contract import Storage
+from packhorse.storage.memory import Memory
+from packhorse.storage.records import WorkerInfo
+
+
+@pytest.fixture
+def storage() -> Storage:
+    return open_storage("memory://")
+
+
+@pytest.fixture
+def clock() -> TurnedClock:
+    return TurnedClock()
+
+
+def foreman_finding(storage: Storage, **reports: dict[str, Any]) -> Finding:
+    for place, (name, report) in enumerate(reports.items()):
+        storage.join(WorkerInfo(name, Subject.FOREMAN, host="mule", pid=11 + place))
+        storage.beat({name: report})
+    return next(finding for finding in look(storage, 15 * SECOND, 5 * MINUTE) if finding.name == "foreman")
+
+
+@pytest.mark.parametrize(
+    ("report", "told"),
+    [
+        ({"state": "quiet"}, "is quiet: it takes no jobs; `packhorse restart mule:11` has it go on"),
+        ({"state": "working", "max": 0}, "keeps no workers; `packhorse scale 1 mule:11` has it go on"),
+        ({"state": "stopping"}, "is stopping: it takes no more jobs"),
+        ({"state": "unhealthy", "problem": "no module named shop"}, "cannot start its workers: no module named shop"),
+        (
+            {"state": "working", "max": 4, "online": 0, "next_start_in": 4.0, "problem": "worker 7 died"},
+            "has no worker: worker 7 died",
+        ),
+    ],
+)
+def test_a_lone_foreman_that_takes_no_jobs_is_not_well(storage: Storage, report: dict[str, Any], told: str):
+    found = foreman_finding(storage, boss=report)
+
+    assert not found.is_well
+    assert found.sentence == f"1 foreman alive; the foreman mule:11 {told}"
+
+
+def test_one_that_takes_jobs_is_enough_and_the_other_is_told(storage: Storage):
+    found = foreman_finding(storage, boss={"state": "quiet"}, other={"state": "working", "max": 4})
+
+    assert found == Finding("foreman", True, "2 foremen alive; the foreman mule:11 is quiet: it takes no jobs")
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        {},  # it has just begun
+        {"state": "working", "min": 0, "max": 4, "online": 0},  # it starts one when there is work
+        {"state": "working", "max": 4, "online": 1, "next_start_in": 4.0},  # one of two does not start
+    ],
+)
+def test_a_foreman_that_takes_jobs_is_well(storage: Storage, report: dict[str, Any]):
+    assert foreman_finding(storage, boss=report) == Finding("foreman", True, "1 foreman alive")
+
+
+# --- queues that nobody serves ----------------------------------------------------------------------------------------
+
+
+def served_findings(storage: Storage, clock: TurnedClock, seconds: float, **info: Any) -> list[str]:
+    """What is found when a job of `send` has waited so long in `bulk`, and one worker is there."""
+    storage.enqueue([NewJob("one", "send", "bulk")])
+    clock.turn(seconds)
+    storage.join(WorkerInfo("ann", queues=["post"], info={"serves": ["post"], "tasks": ["send"], **info}))
+    return [found.sentence for found in look(storage, 15 * SECOND, 5 * MINUTE) if found.name == "served"]
+
+
+def test_jobs_in_a_queue_that_no_worker_serves_are_not_well(clock: TurnedClock):
+    assert served_findings(Memory(clock), clock, 60) == ["no running worker serves bulk; 1 job waits"]
+
+
+def test_a_worker_that_serves_the_queue_may_be_about_to_start(clock: TurnedClock):
+    assert served_findings(Memory(clock), clock, 10) == []
+
+
+def test_a_worker_that_serves_every_queue_of_its_tasks_is_enough(clock: TurnedClock):
+    assert served_findings(Memory(clock), clock, 60, serves=["*"]) == []
+
+
+def test_while_there_is_no_worker_a_foreman_starts_one(clock: TurnedClock):
+    storage = Memory(clock)
+    storage.enqueue([NewJob("one", "send", "bulk")])
+    clock.turn(60)
+    storage.join(WorkerInfo("boss", Subject.FOREMAN))
+
+    assert "served" not in [found.name for found in look(storage, 15 * SECOND, 5 * MINUTE)]
+
+
+# --- what waits -------------------------------------------------------------------------------------------------------
+
+
+def oldest_finding(storage: Storage) -> str:
+    return next(each.sentence for each in look(storage, 15 * SECOND, 5 * MINUTE) if each.name == "oldest")
+
+
+def test_jobs_that_wait_in_paused_queues_are_told(clock: TurnedClock):
+    storage = Memory(clock)
+    storage.enqueue([NewJob("one", "send", "bulk"), NewJob("two", "send", "bulk"), NewJob("three", "send", "mail")])
+    for queue in ("bulk", "mail", "empty"):
+        storage.pause(queue)
+
+    both = oldest_finding(storage)
+    storage.resume("mail")
+    one_of_them = oldest_finding(storage)
+    storage.resume("bulk")
+
+    assert both == "no job waits in line; 3 wait in 2 paused queues"
+    assert one_of_them == "the oldest waiting job, of mail, has waited 0ms; 2 wait in the paused queue bulk"
+    assert "paused" not in oldest_finding(storage)
