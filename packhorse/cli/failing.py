@@ -16,7 +16,6 @@ import click
 
 from packhorse.cli.output import escape_lines, json_text, paint, say
 from packhorse.cli.streams import cannot_hold
-from packhorse.core.codec import nearest
 from packhorse.core.errors import (
     AccessError,
     AppBroken,
@@ -35,6 +34,7 @@ from packhorse.core.errors import (
     TaskNotFound,
     WaitTimeout,
     WorkerNotFound,
+    did_you_mean,
 )
 from packhorse.core.settings import mask_urls
 
@@ -157,7 +157,7 @@ def _misused(error: click.ClickException) -> Told:
     hint = f"{context.command_path} --help" if context else "packhorse --help"
     if isinstance(error, click.NoSuchOption) and error.possibilities:
         # The dashes, which all have, would make any two of them alike.
-        near = [name for name in error.possibilities if nearest(error.option_name.strip("-"), [name.strip("-")])]
+        near = [name for name in error.possibilities if did_you_mean(error.option_name.strip("-"), [name.strip("-")])]
         what = f"no such option {error.option_name!r}" + (f"; did you mean {' or '.join(near)}?" if near else "")
     if isinstance(error, click.NoSuchOption) and context and error.option_name in _HOW_MANY:
         known = {name for parameter in context.command.params for name in parameter.opts}

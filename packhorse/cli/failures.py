@@ -14,7 +14,7 @@ from packhorse.cli.job_text import place_text
 from packhorse.cli.options import command, number_option
 from packhorse.cli.output import Shown, escape, escape_lines, paint, pair_lines, say, short_id
 from packhorse.cli.table import Column, print_table
-from packhorse.core.codec import nearest
+from packhorse.core.errors import did_you_mean
 from packhorse.core.failure import Failure
 from packhorse.core.job import State
 from packhorse.monitor.filters import past_moment
@@ -105,7 +105,7 @@ def _fitting(invocation: Invocation, words: Sequence[str], groups: list[Numbered
         elif colon and name.isidentifier() and name.islower() and not value.startswith((" ", "//")):
             hint = f"failures are found by {', '.join(_WORDS)}; by a word in them: {shlex.quote(f'text:{value}')}"
             raise CommandError(
-                f"failures cannot be found by {name!r}{nearest(name, _WORDS)}", ExitCode.USAGE, hint=hint
+                f"failures cannot be found by {name!r}{did_you_mean(name, _WORDS)}", ExitCode.USAGE, hint=hint
             )
         else:
             groups = [each for each in groups if _fits(invocation, each.group, "text", word)]

@@ -11,7 +11,7 @@ from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command
 from packhorse.cli.output import say
-from packhorse.core.codec import nearest
+from packhorse.core.errors import did_you_mean
 from packhorse.core.version import __version__
 
 TOPICS = {
@@ -105,7 +105,7 @@ def help_(invocation: Invocation, topic: str | None) -> None:
     names = group.list_commands(parent)
     if topic is not None and topic not in TOPICS and topic not in names:
         hint = f"the topics are {', '.join(sorted(TOPICS))}; every command is one too"
-        what = f"there is no help on {topic!r}{nearest(topic, [*TOPICS, *names])}"
+        what = f"there is no help on {topic!r}{did_you_mean(topic, [*TOPICS, *names])}"
         raise CommandError(what, ExitCode.NOT_FOUND, hint=hint)
     if invocation.as_json:
         invocation.print_json({"commands": names, "topics": sorted(TOPICS)})

@@ -36,8 +36,7 @@ from packhorse.cli.search import Found, search
 from packhorse.cli.table import Column, print_table
 from packhorse.cli.where import find_job
 from packhorse.core.clock import SECOND
-from packhorse.core.codec import nearest
-from packhorse.core.errors import BadValue
+from packhorse.core.errors import BadValue, did_you_mean
 from packhorse.core.event import Event, Kind, Subject, known_kind
 from packhorse.core.job import HELD, Job, State
 from packhorse.monitor.event_objects import served, with_objects
@@ -217,7 +216,7 @@ def _none_fit(invocation: Invocation, where: Filter) -> str:
     if where.queue is not None:
         names = [queue.name for queue in invocation.storage.queues()]
         if where.queue not in names:
-            told = f"there is no queue {where.queue!r}{nearest(where.queue, names)}"
+            told = f"there is no queue {where.queue!r}{did_you_mean(where.queue, names)}"
             return f"No jobs fit: {escape(told)}"
     if where != Filter():
         return "No jobs fit."
@@ -396,7 +395,7 @@ def _kind(word: str | None) -> Kind | None:
     except ValueError:
         kinds = [kind.value for kind in Kind]
         hint = f"the kinds are {', '.join(kinds)}"
-        raise BadValue(f"there is no kind of event {word!r}{nearest(str(word), kinds)}", hint=hint) from None
+        raise BadValue(f"there is no kind of event {word!r}{did_you_mean(str(word), kinds)}", hint=hint) from None
 
 
 def _print_event(invocation: Invocation, event: Event, with_object: bool) -> None:

@@ -18,8 +18,7 @@ import click
 import msgspec
 
 from packhorse.core.clock import to_datetime
-from packhorse.core.codec import nearest
-from packhorse.core.errors import BadValue
+from packhorse.core.errors import BadValue, did_you_mean
 from packhorse.monitor.job_text import cut
 from packhorse.monitor.serializers import iso
 from packhorse.monitor.why import span_text
@@ -83,7 +82,7 @@ def picked(value: Any, names: Iterable[str]) -> Any:
     for name in names:
         if name not in fields:
             hint = f"the fields are {', '.join(fields)}"
-            raise BadValue(f"there is no field {name!r}{nearest(name, fields)}", hint=hint)
+            raise BadValue(f"there is no field {name!r}{did_you_mean(name, fields)}", hint=hint)
     return {name: fields[name] for name in names}
 
 

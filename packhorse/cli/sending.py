@@ -26,8 +26,8 @@ from packhorse.client.announcements import known_task
 from packhorse.client.app import Packhorse
 from packhorse.client.job import JobHandle, job_failed
 from packhorse.core.clock import MINUTE, SECOND, from_datetime
-from packhorse.core.codec import Signature, nearest
-from packhorse.core.errors import BadURL, JobFailed, StorageError, TaskNotFound
+from packhorse.core.codec import Signature
+from packhorse.core.errors import BadURL, JobFailed, StorageError, TaskNotFound, did_you_mean
 from packhorse.core.failure import Failure
 from packhorse.core.job import COMPLETED, DEAD, FINAL, WAITING, Job
 from packhorse.core.task import TaskOptions
@@ -262,7 +262,7 @@ def _not_in_app(app: Packhorse, name: str, taken: str | None) -> TaskNotFound:
     hint = "--force enqueues it all the same, for workers elsewhere that know it"
     is_announced, target = _announced(app.storage, name)
     if not is_announced:
-        what = f"there is no task {name!r}{nearest(name, app.registry.names(), most=3)}"
+        what = f"there is no task {name!r}{did_you_mean(name, app.registry.names(), most=3)}"
         return TaskNotFound(what, why=why, hint=hint)
     why += f"\nthe storage knows {name}: " + (f"workers of {target} run it" if target else "workers have announced it")
     hint = f"name the app that has it: --app {shlex.quote(target) if target else 'module:attr'}\n{hint}"
@@ -295,7 +295,7 @@ def _known_to_storage(invocation: Invocation, name: str, force: bool) -> Recipie
     if known is None and not force:
         names = [task.name for task in tasks]
         told = f"the storage knows {_some(names)}" if names else "no worker has told its tasks yet"
-        what = f"there is no task {name!r}{nearest(name, names, most=3)}"
+        what = f"there is no task {name!r}{did_you_mean(name, names, most=3)}"
         hint = "name your app: --app module:attr\n--force enqueues it all the same, for workers that know it"
         raise TaskNotFound(what, why=f"no app was found here, and {told}", hint=hint)
     announced = known_task(known, TaskOptions()) if known and not force else None

@@ -10,8 +10,7 @@ from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.output import escape, paint
 from packhorse.core.clock import to_datetime
-from packhorse.core.codec import nearest
-from packhorse.core.errors import JobNotFound
+from packhorse.core.errors import JobNotFound, did_you_mean
 from packhorse.core.event import Kind, Subject
 from packhorse.core.job import Job
 from packhorse.monitor.id_part import SHORTEST, SURE, WHOLE, jobs_with_part
@@ -109,4 +108,4 @@ def _check(noun: str, name: str, names: Sequence[str], more: str | None = None) 
     if name not in names:
         hint = f"there are {', '.join(names[:8])}{' …' if len(names) > 8 else ''}" if names else "there are none yet"
         hint = f"{hint}; {more}" if more else hint
-        raise CommandError(f"there is no {noun} {name!r}{nearest(name, names)}", ExitCode.NOT_FOUND, hint=hint)
+        raise CommandError(f"there is no {noun} {name!r}{did_you_mean(name, names)}", ExitCode.NOT_FOUND, hint=hint)

@@ -15,8 +15,8 @@ import msgspec
 from msgspec.structs import replace
 
 from packhorse.core.clock import LATEST, Duration, from_datetime, microseconds
-from packhorse.core.codec import Signature, encode_args, nearest
-from packhorse.core.errors import BadArguments, BadValue, TaskError
+from packhorse.core.codec import Signature, encode_args
+from packhorse.core.errors import BadArguments, BadValue, TaskError, did_you_mean
 from packhorse.core.ids import new_id
 from packhorse.core.job import NO_LIMIT, SETTLED_LATER, Job, NewJob, UniqueLock
 from packhorse.core.retry import Backoff
@@ -267,7 +267,7 @@ def _check_keyword(name: str) -> None:
     if name in _OF_TASKS_ONLY:
         raise BadValue(f"{name} belongs to the task, not to one of its jobs", hint=f"write it at @app.task({name}=…)")
     if name not in _OF_JOBS:
-        raise BadValue(f"there is no option {name!r}{nearest(name, _OF_JOBS)}")
+        raise BadValue(f"there is no option {name!r}{did_you_mean(name, _OF_JOBS)}")
 
 
 def _moment(at: object) -> int:

@@ -15,8 +15,7 @@ from msgspec.structs import replace
 
 from packhorse.client.job_builder import Arguments, JobTemplate
 from packhorse.core.clock import to_datetime
-from packhorse.core.codec import nearest
-from packhorse.core.errors import BadValue, ScheduleNotFound
+from packhorse.core.errors import BadValue, ScheduleNotFound, did_you_mean
 from packhorse.core.event import Kind
 from packhorse.core.ids import new_id
 from packhorse.core.job import NewJob
@@ -155,7 +154,7 @@ def find_schedule(storage: Storage, name: str) -> ScheduleInfo:
     """The stored schedule of this name; ScheduleNotFound names the nearest."""
     schedules = {schedule.name: schedule for schedule in storage.schedules()}
     if name not in schedules:
-        near = nearest(str(name), schedules).removeprefix("; ")
+        near = did_you_mean(str(name), schedules).removeprefix("; ")
         raise ScheduleNotFound(name, hint=near or None)
     return schedules[name]
 

@@ -14,7 +14,7 @@ import reprlib
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import date, datetime
 from decimal import Decimal
@@ -25,7 +25,7 @@ from uuid import UUID
 import msgspec
 
 from packhorse.core.context_parameter import find_context_parameter, hint_for_missing
-from packhorse.core.errors import BadArguments, BadResult, PayloadTooLarge
+from packhorse.core.errors import BadArguments, BadResult, PayloadTooLarge, did_you_mean
 from packhorse.core.faults import DEPTH_LIMIT, encode, fault_in, fault_of, refusal, to_json
 
 PAYLOAD_LIMIT = 1024 * 1024
@@ -292,7 +292,7 @@ class Signature:
                 raise self._unknown(name)
 
     def _unknown(self, name: str) -> BadArguments:
-        rest = nearest(name, self.names) or f"; it takes {', '.join(self.names) or 'none'}"
+        rest = did_you_mean(name, self.names) or f"; it takes {', '.join(self.names) or 'none'}"
         return BadArguments(f"{self.name}() has no argument {name!r}{rest}", argument=name)
 
     def _missing(self, names: list[str]) -> BadArguments:
@@ -344,14 +344,6 @@ def decode_result(text: str, type_hint: Any = Any) -> Any:
 def canonical_json(value: Any) -> bytes:
     """`value` as JSON with the keys of objects and the members of sets in order: equal values give equal bytes."""
     return _CANONICAL.encode(value)
-
-
-def nearest(name: str, names: Iterable[str], most: int = 1) -> str:
-    """The end of a sentence about a misspelt name: "; did you mean 'email'?", or nothing if none is like it."""
-    import difflib  # only who has made a mistake needs it
-
-    found = difflib.get_close_matches(name, list(names), n=most)
-    return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""
 
 
 # --- Functions and their hints ---

@@ -48,6 +48,8 @@ A message has up to three parts, which the command line prints apart: what was w
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class PackhorseError(Exception):
     """What every error below is; catch this to catch them all.
@@ -329,3 +331,11 @@ class BadValue(PackhorseError, ValueError):
 
 class BadCron(BadValue):
     """The cron text or its time zone cannot be understood."""
+
+
+def did_you_mean(name: str, names: Iterable[str], most: int = 1) -> str:
+    """Return the end of a sentence about a misspelt name: "; did you mean 'email'?", or "" if no name is similar."""
+    import difflib  # imported only after a mistake
+
+    found = difflib.get_close_matches(name, list(names), n=most)
+    return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""

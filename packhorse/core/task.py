@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from packhorse.core.clock import microseconds
-from packhorse.core.codec import Function, Signature, canonical_json, innermost, nearest
-from packhorse.core.errors import BadValue, TaskExists, TaskNotFound
+from packhorse.core.codec import Function, Signature, canonical_json, innermost
+from packhorse.core.errors import BadValue, TaskExists, TaskNotFound, did_you_mean
 from packhorse.core.job import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from packhorse.core.retry import Backoff, ErrorRule, error_rules, parse_backoff
 
@@ -108,7 +108,7 @@ def parse_unique(value: object) -> Unique | None:
         raise BadValue(f"unique must be True, a key, names of arguments or a dict, not {value!r}")
     words = dict(value)
     if unknown := [word for word in words if word not in Unique.__struct_fields__]:
-        rest = nearest(str(unknown[0]), Unique.__struct_fields__)
+        rest = did_you_mean(str(unknown[0]), Unique.__struct_fields__)
         raise BadValue(f"unique has no {unknown[0]!r}{rest}", hint=f"it has {', '.join(Unique.__struct_fields__)}")
     return Unique(**words | {"period": _duration("unique period", words.get("period"))})
 
@@ -164,7 +164,7 @@ def _check_known(names: tuple[str, ...], task: str, args: Iterable[str], signatu
     known = {*args, *(signature.names if signature else ())}
     for name in names:
         if name not in known:
-            raise BadValue(f"{task} cannot be unique by {name!r}: it has no such argument{nearest(name, known)}")
+            raise BadValue(f"{task} cannot be unique by {name!r}: it has no such argument{did_you_mean(name, known)}")
 
 
 def parse_redacted(value: object) -> tuple[str, ...]:
@@ -192,7 +192,7 @@ def _check_redacted(names: tuple[str, ...], task: str, signature: Signature) -> 
     """A name that can stand for nothing was written wrong, and what it was meant for would be shown."""
     unknown = [name for name in names if name not in signature.names]
     if unknown and not signature.takes_any_name and not signature.may_hold_keys():
-        near = nearest(unknown[0], signature.names)
+        near = did_you_mean(unknown[0], signature.names)
         raise BadValue(
             f"{task} cannot redact {unknown[0]!r}: it has no such argument{near}",
             why="by their type hints none of its arguments, nor its result, has keys",
@@ -238,7 +238,7 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
         values = {}
         for name, value in words.items():
             if name not in _READERS:
-                raise BadValue(f"there is no option {name!r}{nearest(name, _READERS)}")
+                raise BadValue(f"there is no option {name!r}{did_you_mean(name, _READERS)}")
             values["max_attempts" if name == "retries" else name] = _READERS[name](name, value)
         return msgspec.structs.replace(self, **values)
 
@@ -375,7 +375,7 @@ class Registry:
         return iter(list(self._tasks.values()))
 
     def _not_found(self, name: str) -> TaskNotFound:
-        what = f"there is no task {name!r}{nearest(str(name), self._tasks, most=3)}"
+        what = f"there is no task {name!r}{did_you_mean(str(name), self._tasks, most=3)}"
         if not self._tasks:
             return TaskNotFound(what, hint="none is registered; import the modules that hold your tasks")
         some = ", ".join(self.names()[:5]) + (" …" if len(self._tasks) > 5 else "")

@@ -12,8 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from packhorse.core.codec import nearest
-from packhorse.core.errors import BadValue
+from packhorse.core.errors import BadValue, did_you_mean
 from packhorse.core.job import Job, parse_states
 from packhorse.monitor.filters import SLOWEST_OF, STATE_WORDS, JobFilter, parse_filter, slowest
 from packhorse.storage import Storage
@@ -129,7 +128,7 @@ def _named(word: str) -> tuple[str, str] | None:
         f"jobs are found by {', '.join(FILTER_WORDS)} and args.…, e.g. args.{name}:{shlex.quote(value)};"
         f" to search for this very text: text:{shlex.quote(word)}"
     )
-    raise BadValue(f"jobs cannot be found by {name!r}{nearest(name, FILTER_WORDS)}", hint=hint)
+    raise BadValue(f"jobs cannot be found by {name!r}{did_you_mean(name, FILTER_WORDS)}", hint=hint)
 
 
 def _lone_word(word: str) -> tuple[str, str]:

@@ -12,8 +12,7 @@ from datetime import datetime
 from typing import Any, TypedDict
 
 from packhorse.core.clock import Duration, from_datetime, microseconds
-from packhorse.core.codec import nearest
-from packhorse.core.errors import BadValue
+from packhorse.core.errors import BadValue, did_you_mean
 from packhorse.core.job import FINAL, QUEUED, RETRYING, SCHEDULED, Job, State, parse_states
 from packhorse.storage.records import Argument, Filter
 
@@ -69,7 +68,7 @@ def parse_filter(words: JobFilter, now: Callable[[], int]) -> Filter:
     """The filter that a user's words mean; a word that is none is a BadValue. `now` is asked only for what needs it."""
     for name in words:
         if name not in JobFilter.__annotations__:
-            raise BadValue(f"jobs cannot be found by {name!r}{nearest(name, JobFilter.__annotations__)}")
+            raise BadValue(f"jobs cannot be found by {name!r}{did_you_mean(name, JobFilter.__annotations__)}")
         _check(name, words[name])  # type: ignore[literal-required]
     states, halted = _states(words.get("state"))
     order = words.get("order")
@@ -161,7 +160,7 @@ def _parse(word: str) -> frozenset[State]:
     try:
         return parse_states(word)
     except BadValue as error:
-        error.what += nearest(str(word).lower(), STATE_WORDS)
+        error.what += did_you_mean(str(word).lower(), STATE_WORDS)
         raise
 
 
@@ -172,7 +171,7 @@ def _ordered(order: str, states: frozenset[State]) -> tuple[frozenset[State], st
     """The states that can be listed so, and the order if it is not their natural one."""
     if order not in ORDERS:
         raise BadValue(
-            f"a list cannot be ordered by {order!r}{nearest(order, ORDERS)}", hint=f"it can by {', '.join(ORDERS)}"
+            f"a list cannot be ordered by {order!r}{did_you_mean(order, ORDERS)}", hint=f"it can by {', '.join(ORDERS)}"
         )
     can = _ORDERED.get(order)
     if can is None:

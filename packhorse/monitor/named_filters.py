@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from packhorse.core.codec import nearest
-from packhorse.core.errors import BadValue, SettingsError
+from packhorse.core.errors import BadValue, SettingsError, did_you_mean
 from packhorse.core.settings import FILTER_NAME, Settings
 from packhorse.monitor.filter_words import parse_parts, split_words, word_name
 
@@ -89,7 +88,7 @@ def _words_of(word: str, filters: Mapping[str, str]) -> list[str]:
     if named[1] not in filters:
         known = ", ".join(f"{SIGN}{name}" for name in list(filters)[:8])
         hint = f"there are {known or 'none that can be used'}; to search for this very text: text:{shlex.quote(word)}"
-        raise BadValue(f"no filter is called {word}{nearest(named[1], filters)}", hint=hint)
+        raise BadValue(f"no filter is called {word}{did_you_mean(named[1], filters)}", hint=hint)
     try:
         return _own_words(filters[named[1]])
     except BadValue as error:

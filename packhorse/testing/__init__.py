@@ -30,9 +30,9 @@ from packhorse.client.task import Task
 from packhorse.core import clock
 from packhorse.core.answer import Retry
 from packhorse.core.clock import SECOND, Duration, TurnedClock, from_datetime, microseconds, to_datetime
-from packhorse.core.codec import encode_args, nearest
+from packhorse.core.codec import encode_args
 from packhorse.core.context import JobContext
-from packhorse.core.errors import BadArguments, BadValue, PackhorseError, TaskNotFound
+from packhorse.core.errors import BadArguments, BadValue, PackhorseError, TaskNotFound, did_you_mean
 from packhorse.core.event import Kind
 from packhorse.core.job import RETRYING, SCHEDULED, Job
 from packhorse.core.outcome import Failed, Outcome, Released, Verdict
@@ -189,7 +189,7 @@ class Rehearsal:
             return served.queues
         known = {*served.queues, *(queue.name for queue in self._storage.queues())}
         if only not in known:
-            raise BadValue(f"there is no queue {only!r}{nearest(only, known)}")
+            raise BadValue(f"there is no queue {only!r}{did_you_mean(only, known)}")
         return {only: served.queues.get(only, 1)}
 
     def _next(self, queue: str | None, with_retries: bool) -> Job | None:
@@ -290,7 +290,7 @@ class Rehearsal:
                 raise BadValue(f"the task {task.name} belongs to another app")
             return task.name
         # A name may be that of a task elsewhere; one that is nearly ours is a mistake that would hide for ever.
-        near = nearest(task, self.app.registry.names())
+        near = did_you_mean(task, self.app.registry.names())
         if task not in self.app.registry and near:
             raise TaskNotFound(f"there is no task {task!r}{near}")
         return task
@@ -301,7 +301,7 @@ class Rehearsal:
             signature = self.app.registry.get(name).signature
             for each in args:
                 if each not in signature.names and not signature.takes_any_name:
-                    what = f"{name} has no argument {each!r}{nearest(each, signature.names)}"
+                    what = f"{name} has no argument {each!r}{did_you_mean(each, signature.names)}"
                     raise BadArguments(what, argument=each)
         plain: dict[str, Any] = msgspec.json.decode(encode_args(args))
         return plain

@@ -14,8 +14,7 @@ from msgspec.structs import replace
 
 from packhorse.client.app import Packhorse
 from packhorse.client.job import JobHandle
-from packhorse.core.codec import nearest
-from packhorse.core.errors import BadValue, FailureNotFound, JobNotFound, QueueNotFound, WorkerNotFound
+from packhorse.core.errors import BadValue, FailureNotFound, JobNotFound, QueueNotFound, WorkerNotFound, did_you_mean
 from packhorse.core.event import Event
 from packhorse.core.failure import Failure
 from packhorse.core.job import ABORTED, DEAD, HELD, RETRYING, Job, State, effective
@@ -261,7 +260,7 @@ class Reader:
         """The queue of this name; QueueNotFound names the nearest."""
         known = {queue.name: queue for queue in self.queues()}
         if name not in known:
-            near = nearest(name, known).removeprefix("; ")
+            near = did_you_mean(name, known).removeprefix("; ")
             raise QueueNotFound(name[:128], hint=near or "the first job makes it")
         return known[name]
 

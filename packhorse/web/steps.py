@@ -21,8 +21,7 @@ from packhorse.client.job import JobHandle
 from packhorse.client.job_builder import NewCall
 from packhorse.client.schedule import find_schedule
 from packhorse.core.clock import SECOND, Duration
-from packhorse.core.codec import nearest
-from packhorse.core.errors import BadValue, NotAllowed, QueueNotFound, TaskNotFound
+from packhorse.core.errors import BadValue, NotAllowed, QueueNotFound, TaskNotFound, did_you_mean
 from packhorse.core.event import Kind, Subject
 from packhorse.core.job import WAITING, Job, Operation, State, is_legal
 from packhorse.core.order import NOT_IN_PROGRAM, Do, Order
@@ -129,7 +128,7 @@ class Steps:
         if not known or task in names:
             self._require_task(task)
         else:
-            near = nearest(task, names).removeprefix("; ")
+            near = did_you_mean(task, names).removeprefix("; ")
             raise TaskNotFound(f"no task is called {task!r}", hint=" ".join(filter(None, [near, unknown])))
         call: NewCall[Any] = self._app.call(task, args, known=known, **{"created_by": self._operator.name, **options})
         if job_id is not None:
@@ -161,7 +160,7 @@ class Steps:
         self._operator.require_queue(queue)
         names = [each.name for each in self._reader.queues()]
         if not new and queue not in names:
-            near = nearest(queue, names).removeprefix("; ")
+            near = did_you_mean(queue, names).removeprefix("; ")
             raise QueueNotFound(queue[:128], hint=" ".join(filter(None, [near, unknown])) or "the first job makes it")
 
     # --- many jobs ------------------------------------------------------------------------------------------------

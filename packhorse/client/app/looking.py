@@ -14,8 +14,7 @@ from packhorse.client.home import Home
 from packhorse.client.job import JobHandle
 from packhorse.core import clock
 from packhorse.core.clock import Duration, microseconds
-from packhorse.core.codec import nearest
-from packhorse.core.errors import BadValue, JobNotFound
+from packhorse.core.errors import BadValue, JobNotFound, did_you_mean
 from packhorse.core.event import Event, Kind, known_kind
 from packhorse.core.job import Job
 from packhorse.core.task import check_name
@@ -242,7 +241,7 @@ def _kind(kind: str | None) -> Kind | None:
     try:
         return None if kind is None else known_kind(str(kind))
     except ValueError:
-        near = nearest(str(kind), [each.value for each in Kind])
+        near = did_you_mean(str(kind), [each.value for each in Kind])
         raise BadValue(f"there is no kind of event {kind!r}{near}") from None
 
 

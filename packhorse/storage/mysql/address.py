@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from packhorse.core import clock
-from packhorse.core.codec import nearest
-from packhorse.core.errors import BadURL, BadValue
+from packhorse.core.errors import BadURL, BadValue, did_you_mean
 
 _SHAPE = "mysql://user:password@host:port/database"
 _SSL_MODES = ("disabled", "preferred", "required", "verify_ca", "verify_identity")
@@ -106,7 +105,7 @@ def parse(url: str) -> Address:
         read = _OPTIONS.get(name.replace("-", "_"))
         if read is None:
             raise BadURL(
-                f"{_shown(url)}: there is no option {name!r}{nearest(name, _OPTIONS)}",
+                f"{_shown(url)}: there is no option {name!r}{did_you_mean(name, _OPTIONS)}",
                 hint=f"the options are {', '.join(_OPTIONS)}",
             )
         try:

@@ -13,8 +13,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import Conninfo
 
 from packhorse.core import clock
-from packhorse.core.codec import nearest
-from packhorse.core.errors import BadURL, BadValue, StorageNotFound
+from packhorse.core.errors import BadURL, BadValue, StorageNotFound, did_you_mean
 from packhorse.core.fair_share import Turns
 from packhorse.storage import moving
 from packhorse.storage.contract import BATCH
@@ -212,7 +211,7 @@ def _options(url: str, pairs: list[tuple[str, str]]) -> tuple[Options, list[tupl
             except BadValue as error:
                 raise BadURL(f"{without_password(url)!r}: {error}") from error
         elif name not in _DRIVERS_OPTIONS:
-            meant = nearest(name, (*_OWN_OPTIONS, *_DRIVERS_OPTIONS))
+            meant = did_you_mean(name, (*_OWN_OPTIONS, *_DRIVERS_OPTIONS))
             raise BadURL(
                 f"{without_password(url)!r}: there is no option {name!r}{meant}",
                 hint=f"the options are {', '.join(_OWN_OPTIONS)}, and those of libpq, as sslmode",

@@ -14,8 +14,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from packhorse.core import clock
-from packhorse.core.codec import nearest
-from packhorse.core.errors import BadURL, BadValue
+from packhorse.core.errors import BadURL, BadValue, did_you_mean
 
 Node = tuple[str, int]
 """A host and its port."""
@@ -158,7 +157,7 @@ class _Parser:
         for name, value in parse_qsl(self.query, keep_blank_values=True):
             if name not in known:
                 raise self.complaint(
-                    f"there is no option {name!r}{nearest(name, known)}", f"the options are {', '.join(known)}"
+                    f"there is no option {name!r}{did_you_mean(name, known)}", f"the options are {', '.join(known)}"
                 )
             if name in options:
                 raise self.complaint(f"the option {name} is there twice", "leave one of them out")

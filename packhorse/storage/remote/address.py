@@ -10,8 +10,7 @@ from typing import NamedTuple
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from packhorse.core import clock
-from packhorse.core.codec import nearest
-from packhorse.core.errors import BadURL, BadValue
+from packhorse.core.errors import BadURL, BadValue, did_you_mean
 from packhorse.core.settings import mask_url
 
 _OPTIONS = ("ca", "connections", "timeout", "patience")
@@ -72,7 +71,7 @@ def _options(url: str, query: str) -> dict[str, str]:
     options: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in _OPTIONS:
-            what = f"there is no option {name!r}{nearest(name, _OPTIONS)}"
+            what = f"there is no option {name!r}{did_you_mean(name, _OPTIONS)}"
             raise _complaint(url, what, f"the options are {', '.join(_OPTIONS)}")
         if name in options:
             raise _complaint(url, f"the option {name} is there twice", "leave one of them out")

@@ -10,8 +10,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, unquote
 
 from packhorse.core import clock
-from packhorse.core.codec import nearest
-from packhorse.core.errors import BadURL, BadValue
+from packhorse.core.errors import BadURL, BadValue, did_you_mean
 from packhorse.core.fair_share import Turns
 from packhorse.storage.contract import OTHER_QUEUES
 from packhorse.storage.moving import problems
@@ -169,7 +168,7 @@ def _options(url: str, query: str) -> Options:
                 raise BadURL(f"{url!r}: {error}") from error
         else:
             raise BadURL(
-                f"{url!r}: there is no option {name!r}{nearest(name, ('synchronous', 'patience'))}",
+                f"{url!r}: there is no option {name!r}{did_you_mean(name, ('synchronous', 'patience'))}",
                 hint="the options are synchronous and patience",
             )
     return options

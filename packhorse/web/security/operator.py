@@ -6,8 +6,7 @@ from enum import IntEnum
 
 import msgspec
 
-from packhorse.core.codec import nearest
-from packhorse.core.errors import BadValue, NotAllowed
+from packhorse.core.errors import BadValue, NotAllowed, did_you_mean
 
 
 class Role(IntEnum):
@@ -27,7 +26,9 @@ class Role(IntEnum):
         """The role that a word names; BadValue if it names none."""
         words = [role.word for role in cls]
         if word.lower() not in words:
-            raise BadValue(f"there is no role {word!r}{nearest(word, words)}", hint=f"the roles are {', '.join(words)}")
+            raise BadValue(
+                f"there is no role {word!r}{did_you_mean(word, words)}", hint=f"the roles are {', '.join(words)}"
+            )
         return cls[word.upper()]
 
 
