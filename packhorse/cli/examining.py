@@ -28,8 +28,7 @@ from packhorse.monitor.named_filters import usable_filters
 from packhorse.monitor.pause_text import held_back_text, pause_text
 from packhorse.monitor.presence import is_alive
 from packhorse.monitor.schedules import late_by, words_and_slots
-from packhorse.monitor.text import count_text, share_text, size_text
-from packhorse.monitor.why import span_text
+from packhorse.monitor.text import count_text, share_text, size_text, span_text
 from packhorse.storage import BATCH, Storage
 from packhorse.storage.broken import is_broken
 from packhorse.storage.moving import closed

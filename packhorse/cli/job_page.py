@@ -33,8 +33,7 @@ from packhorse.core.failure import Failure
 from packhorse.core.job import COMPLETED, FINAL, HELD, EffectiveJob, Job, Operation, State, is_legal
 from packhorse.monitor.job_text import call_text, cut, state_text, try_text
 from packhorse.monitor.serializers import event_fields, log_fields, plain_fields, runner_of, stored_json
-from packhorse.monitor.text import count_text, size_text
-from packhorse.monitor.why import span_text
+from packhorse.monitor.text import count_text, size_text, span_text
 from packhorse.storage.records import LogKind, LogLine, TaskInfo
 
 _FEW_LINES = 10

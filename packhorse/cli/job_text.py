@@ -9,7 +9,7 @@ from packhorse.cli.output import escape
 from packhorse.core.clock import MINUTE, SECOND
 from packhorse.core.job import Job
 from packhorse.monitor.job_text import call_text, cut, state_text
-from packhorse.monitor.why import span_text
+from packhorse.monitor.text import span_text
 
 
 def place_text(place: str | None) -> str:

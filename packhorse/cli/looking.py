@@ -45,8 +45,7 @@ from packhorse.monitor.job_text import call_text, cut, moment, remark, state_tex
 from packhorse.monitor.named_filters import spelled_out, usable_filters
 from packhorse.monitor.pause_text import pause_text
 from packhorse.monitor.serializers import event_fields, iso, job_fields, object_fields, queue_fields
-from packhorse.monitor.text import count_text
-from packhorse.monitor.why import span_text
+from packhorse.monitor.text import count_text, span_text
 from packhorse.storage.listing import is_tallied
 from packhorse.storage.records import EventFilter, Filter, QueueInfo
 

@@ -24,8 +24,7 @@ from packhorse.core.event import Subject
 from packhorse.core.order import NOT_IN_PROGRAM, Do, Order
 from packhorse.monitor.presence import is_alive
 from packhorse.monitor.stacks import give_order, refuse_to_pool
-from packhorse.monitor.text import count_text
-from packhorse.monitor.why import span_text
+from packhorse.monitor.text import count_text, span_text
 from packhorse.storage import Storage
 from packhorse.storage.records import WorkerInfo
 

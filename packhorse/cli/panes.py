@@ -22,7 +22,7 @@ from packhorse.core.event import Subject
 from packhorse.core.job import HELD, Job, State
 from packhorse.monitor.job_text import call_text, remark, try_text
 from packhorse.monitor.presence import busy_slots, is_alive, presence_of
-from packhorse.monitor.why import span_text
+from packhorse.monitor.text import span_text
 from packhorse.storage.records import Filter, Span
 
 _MOST = 500

@@ -16,8 +16,7 @@ from packhorse.cli.output import escape, say
 from packhorse.cli.where import check_queue, check_task
 from packhorse.core.clock import SECOND
 from packhorse.monitor.pause_text import pause_text
-from packhorse.monitor.text import count_text
-from packhorse.monitor.why import span_text
+from packhorse.monitor.text import count_text, span_text
 
 
 def on_queues(function: Function) -> Function:

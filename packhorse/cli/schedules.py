@@ -16,7 +16,7 @@ from packhorse.core.clock import from_datetime
 from packhorse.core.errors import BadValue
 from packhorse.monitor.schedules import late_by, shown_schedule, words_and_slots
 from packhorse.monitor.serializers import iso
-from packhorse.monitor.why import span_text
+from packhorse.monitor.text import span_text
 from packhorse.storage.records import ScheduleInfo
 
 _SLOTS = 5

@@ -35,8 +35,7 @@ from packhorse.monitor.job_text import call_text, cut, error_line, state_text
 from packhorse.monitor.presence import has_free_slot, presence_of
 from packhorse.monitor.serializers import job_fields, plain_fields, stored_json
 from packhorse.monitor.served_queues import words_in
-from packhorse.monitor.text import count_text
-from packhorse.monitor.why import span_text
+from packhorse.monitor.text import count_text, span_text
 from packhorse.storage import BATCH, Storage
 from packhorse.storage.records import WorkerInfo
 

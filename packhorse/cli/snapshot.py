@@ -20,8 +20,7 @@ from packhorse.monitor.measures import Measured, measured
 from packhorse.monitor.pause_text import pause_text
 from packhorse.monitor.presence import busy_slots, crews_lost, is_alive, lost_text
 from packhorse.monitor.served_queues import Unserved, tasks_by_queue, why_unserved
-from packhorse.monitor.text import count_text, significant
-from packhorse.monitor.why import span_text
+from packhorse.monitor.text import count_text, significant, span_text
 from packhorse.storage import Storage
 from packhorse.storage.moving import Move, Stage, closed
 from packhorse.storage.records import Health, Point, QueueInfo, Span, WorkerInfo

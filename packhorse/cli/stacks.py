@@ -9,7 +9,7 @@ from packhorse.cli.ordering import Whom, chosen_ones, name_of, on_workers
 from packhorse.cli.output import escape, paint, say
 from packhorse.cli.watching import looks
 from packhorse.monitor.stacks import ask_for_stacks, crew_of, have_answered, stacks_of
-from packhorse.monitor.why import span_text
+from packhorse.monitor.text import span_text
 from packhorse.storage.records import WorkerInfo
 
 

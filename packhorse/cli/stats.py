@@ -21,9 +21,8 @@ from packhorse.monitor.measures import Measured, bounded, by_queue, by_task, mea
 from packhorse.monitor.operation_times import said_by, together
 from packhorse.monitor.presence import is_alive
 from packhorse.monitor.serializers import operation_fields
-from packhorse.monitor.text import count_text, per_second_text, share_text, significant
+from packhorse.monitor.text import count_text, per_second_text, share_text, significant, span_text
 from packhorse.monitor.totals import ended, midnight_before, today_of
-from packhorse.monitor.why import span_text
 from packhorse.storage import Storage
 from packhorse.storage.records import Point, Span
 

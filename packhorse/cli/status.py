@@ -21,9 +21,8 @@ from packhorse.core.clock import SECOND
 from packhorse.core.event import Subject
 from packhorse.core.job import HELD, State
 from packhorse.monitor.serializers import queue_fields
-from packhorse.monitor.text import count_text, per_second_text, share_text, size_text
+from packhorse.monitor.text import count_text, per_second_text, share_text, size_text, span_text
 from packhorse.monitor.totals import midnight_before, today_of, totals_of
-from packhorse.monitor.why import span_text
 from packhorse.storage.records import QueueInfo, Span
 
 _CLEAR = "\x1b[H\x1b[2J\x1b[3J"

@@ -17,8 +17,7 @@ from packhorse.core.job import HELD, WAITING, State
 from packhorse.monitor.job_text import cut
 from packhorse.monitor.measures import Measured, by_task
 from packhorse.monitor.serializers import iso, task_fields
-from packhorse.monitor.text import size_text
-from packhorse.monitor.why import span_text
+from packhorse.monitor.text import size_text, span_text
 from packhorse.storage.records import Point, Span, Tally, TaskInfo
 
 TASK_COLUMNS = (

@@ -18,8 +18,7 @@ from packhorse.monitor.job_text import cut
 from packhorse.monitor.presence import Presence, crews_lost, is_alive, lost_text, presence_of
 from packhorse.monitor.serializers import worker_fields
 from packhorse.monitor.served_queues import served_by
-from packhorse.monitor.text import count_text
-from packhorse.monitor.why import span_text
+from packhorse.monitor.text import count_text, span_text
 from packhorse.storage import BATCH, Storage
 from packhorse.storage.records import Filter, WorkerInfo
 

@@ -44,7 +44,8 @@ from packhorse.core.task import TaskOptions, check_name
 from packhorse.core.transitions import added_job
 from packhorse.monitor.event_objects import with_objects
 from packhorse.monitor.surroundings import look_around
-from packhorse.monitor.why import explain, span_text, why_aborted
+from packhorse.monitor.text import span_text
+from packhorse.monitor.why import explain, why_aborted
 from packhorse.storage import BATCH
 from packhorse.storage.records import Enqueued, EventFilter, LogLine, Placement, Steered
 

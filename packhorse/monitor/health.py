@@ -13,8 +13,7 @@ from packhorse.monitor.idleness import idle_text, idlers, remedy
 from packhorse.monitor.pause_text import held_back_text
 from packhorse.monitor.presence import is_alive
 from packhorse.monitor.served_queues import tasks_by_queue, why_unserved
-from packhorse.monitor.text import count_text
-from packhorse.monitor.why import span_text
+from packhorse.monitor.text import count_text, span_text
 from packhorse.storage import Storage
 from packhorse.storage.moving import closed
 from packhorse.storage.records import Filter, QueueInfo, WorkerInfo

@@ -2,7 +2,29 @@
 
 from __future__ import annotations
 
+from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND
+
 _SIZES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+
+def span_text(duration: int) -> str:
+    """A duration as short text, in its two largest units; a few seconds with their tenths.
+
+    >>> span_text(2 * DAY + 4 * HOUR + 59 * MINUTE), span_text(1_630_000)
+    ('2d4h', '1.6s')
+    """
+    if duration < SECOND:
+        return f"{max(0, duration) // 1_000}ms"
+    if duration < 10 * SECOND:
+        return f"{duration // 100_000 / 10:g}s"
+    rest, parts = duration, []
+    for unit, size in (("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND)):
+        count, rest = divmod(rest, size)
+        if count:
+            parts.append(f"{count}{unit}")
+        elif parts:
+            break  # "1d", not "1d5s"
+    return "".join(parts[:2])
 
 
 def count_text(number: int, one: str, many: str | None = None) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND, to_datetime
+from packhorse.core.clock import DAY, SECOND, to_datetime
 from packhorse.core.event import Event, Subject
 from packhorse.core.failure import Failure
 from packhorse.core.job import UNFINISHED, Job, Reason, State, effective
@@ -17,32 +17,13 @@ from packhorse.monitor.idleness import Idler, idle_text, idlers, is_quiet, quiet
 from packhorse.monitor.pause_text import pause_text
 from packhorse.monitor.presence import is_alive
 from packhorse.monitor.served_queues import SERVES, is_chosen, serves, words_in
+from packhorse.monitor.text import span_text
 from packhorse.storage.records import QueueInfo, Tally, TaskInfo, WorkerInfo
 
 ABORT = "Abort"
 """The type of failure that a job carries whose task returned `Abort`."""
 _SUMMARY_LIMIT = 120
 _GIVEN_UP = "did not end when asked"  # also what the failure of such a run says
-
-
-def span_text(duration: int) -> str:
-    """A duration as short text, in its two largest units; a few seconds with their tenths.
-
-    >>> span_text(2 * DAY + 4 * HOUR + 59 * MINUTE), span_text(1_630_000)
-    ('2d4h', '1.6s')
-    """
-    if duration < SECOND:
-        return f"{max(0, duration) // 1_000}ms"
-    if duration < 10 * SECOND:
-        return f"{duration // 100_000 / 10:g}s"
-    rest, parts = duration, []
-    for unit, size in (("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND)):
-        count, rest = divmod(rest, size)
-        if count:
-            parts.append(f"{count}{unit}")
-        elif parts:
-            break  # "1d", not "1d5s"
-    return "".join(parts[:2])
 
 
 class Seen(msgspec.Struct, frozen=True):

@@ -42,7 +42,7 @@ from packhorse.foreman.chores.end_pauses import EndPauses
 from packhorse.foreman.chores.expire import Expire
 from packhorse.foreman.chores.promote import Promote
 from packhorse.foreman.chores.schedules import TickSchedules
-from packhorse.monitor.why import span_text
+from packhorse.monitor.text import span_text
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.records import Filter, WorkerInfo
 from packhorse.worker import attempt

@@ -23,7 +23,7 @@ from packhorse.monitor.filters import SLOWEST_OF, slowest
 from packhorse.monitor.id_part import SHORTEST, SURE, jobs_with_part
 from packhorse.monitor.presence import Presence, is_alive, presence_of
 from packhorse.monitor.served_queues import SERVES, is_chosen, words_in
-from packhorse.monitor.why import span_text
+from packhorse.monitor.text import span_text
 from packhorse.storage.listing import is_dear, is_one_of, is_tallied, sum_tallies
 from packhorse.storage.records import (
     Count,

@@ -23,7 +23,8 @@ from packhorse.core.job import (
     Reason,
     State,
 )
-from packhorse.monitor.why import Seen, explain, span_text
+from packhorse.monitor.text import span_text
+from packhorse.monitor.why import Seen, explain
 from packhorse.storage.records import QueueInfo, Tally, TaskInfo, WorkerInfo
 
 NOW = 1_800_000_000 * SECOND  # 2027-01-15 08:00:00 UTC

@@ -12,8 +12,7 @@ from packhorse.core.clock import SECOND, to_datetime
 from packhorse.core.job import State
 from packhorse.monitor.measures import bounded
 from packhorse.monitor.serializers import iso
-from packhorse.monitor.text import rate_text, significant, size_text
-from packhorse.monitor.why import span_text
+from packhorse.monitor.text import rate_text, significant, size_text, span_text
 from packhorse.web.safe_text import safe
 
 _LONG_JSON = 64_000
