@@ -21,7 +21,7 @@ def obedient(yard: Yard, *foremen: str) -> Iterator[None]:
     def follow(storage: Storage) -> None:
         for foreman in foremen:
             order = _newest_order(storage, foreman)
-            storage.beat({foreman: {"order": order, "wanted": 3, "min": 1, "max": 4}})
+            storage.heartbeat({foreman: {"order": order, "wanted": 3, "min": 1, "max": 4}})
 
     with _again_and_again(yard, follow):
         yield
@@ -35,7 +35,7 @@ def answering(yard: Yard, job_id: str = "j1") -> Iterator[None]:
     def answer(storage: Storage) -> None:
         order = _newest_order(storage, FOREMAN)
         if order is not None:
-            storage.beat(
+            storage.heartbeat(
                 {FOREMAN: {"order": order}, WORKER: {"stacks": {"order": order, "age_s": 0.0, "items": items}}}
             )
 

@@ -129,4 +129,4 @@ class LoggingJob:
             number += 1
             self._storage.append_log(self._token, [LogLine(f"step {number} of many")])
             if number % 5 == 0:
-                self._storage.beat({self._owner: {}})
+                self._storage.heartbeat({self._owner: {}})

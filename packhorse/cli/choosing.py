@@ -26,7 +26,7 @@ from packhorse.monitor.filter_words import find_all, parse_parts, say_which
 from packhorse.monitor.named_filters import spelled_out, usable_filters
 from packhorse.monitor.text import count_text
 from packhorse.storage import BATCH, Storage
-from packhorse.storage.records import Seen
+from packhorse.storage.records import JobVersion
 
 _EXAMPLES = 3
 _LIKELY: dict[Operation | None, str] = {
@@ -62,7 +62,7 @@ class Chosen(NamedTuple):
     """The jobs that are meant, and how each was seen; `examples` are the first of them. `missing` ids came on stdin and
     are not there."""
 
-    seen: dict[str, Seen]
+    seen: dict[str, JobVersion]
     examples: list[Job]
     missing: int = 0
 
@@ -72,10 +72,10 @@ class Chosen(NamedTuple):
 
     @classmethod
     def of(cls, jobs: Iterable[Job], missing: int = 0) -> Chosen:
-        seen: dict[str, Seen] = {}
+        seen: dict[str, JobVersion] = {}
         examples: list[Job] = []
         for job in jobs:
-            seen[job.id] = Seen.of(job)
+            seen[job.id] = JobVersion.of(job)
             if len(examples) < _EXAMPLES:
                 examples.append(job)
         return cls(seen, examples, missing)

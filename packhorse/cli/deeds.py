@@ -9,7 +9,7 @@ from packhorse.core.job import State
 from packhorse.monitor.filter_words import find_all
 from packhorse.monitor.text import count_text
 from packhorse.storage import BATCH
-from packhorse.storage.records import Filter, Seen
+from packhorse.storage.records import Filter, JobVersion
 
 
 class Deeds:
@@ -31,7 +31,7 @@ class Deeds:
         """All that have failed so, and are dead or wait for their next attempt."""
         storage = self._client.storage
         where = Filter(states=frozenset({State.DEAD, State.RETRYING}), cause=cause)
-        chosen = [(job.id, Seen.of(job)) for job in find_all(storage, where)]
+        chosen = [(job.id, JobVersion.of(job)) for job in find_all(storage, where)]
         changed = 0
         for start in range(0, len(chosen), BATCH):
             ids, seen = zip(*chosen[start : start + BATCH], strict=True)

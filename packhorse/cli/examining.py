@@ -181,7 +181,7 @@ def tables(patient: Patient) -> Iterator[Symptom]:
 
 
 def writing(patient: Patient) -> Iterator[Symptom]:
-    patient.storage.beat({})  # a write that changes nothing
+    patient.storage.heartbeat({})  # a write that changes nothing
     if patient.snapshot.move is not None:
         why = closed(patient.snapshot.move)
         yield wrong("writing", why.what, why.hint)

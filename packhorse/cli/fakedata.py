@@ -353,7 +353,7 @@ class Shop:
             }
             for worker, load in ((worker, self._load[worker]) for worker in self._workers)
         }
-        self._storage.beat({**reports, **{foreman: {} for foreman in self._foremen}})
+        self._storage.heartbeat({**reports, **{foreman: {} for foreman in self._foremen}})
 
     def close(self) -> None:
         """The crews go, and hand back what they hold."""

@@ -72,7 +72,7 @@ def _found(invocation: Invocation, order: str) -> tuple[list[Upcoming], Counter[
 
 
 def _order(invocation: Invocation) -> str:
-    return invocation.storage.outlook("", []).order
+    return invocation.storage.poll("", []).order
 
 
 def _rules(order: str) -> str:

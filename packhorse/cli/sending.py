@@ -272,7 +272,7 @@ def _not_in_app(app: Packhorse, name: str, taken: str | None) -> TaskNotFound:
 def _announced(storage: Storage, name: str) -> tuple[bool, str | None]:
     """Has a worker announced this task here, and of which app are those that run it now?"""
     with contextlib.suppress(StorageError):  # the name is wrong for this app in any case
-        storage.make_nothing()
+        storage.require_existing()
         if missing_file(storage) is None and not is_foreign(storage):
             is_announced = any(task.name == name and task.announced_at is not None for task in storage.tasks())
             return is_announced, _target_of(storage.workers(), name) if is_announced else None

@@ -35,7 +35,7 @@ from packhorse.monitor.job_text import call_text, cut
 from packhorse.monitor.serializers import steered_fields
 from packhorse.monitor.why import still_goes_on
 from packhorse.storage import Storage
-from packhorse.storage.records import Seen, Steered
+from packhorse.storage.records import ActionResult, JobVersion
 
 _AT_ONCE = 500  # jobs in one write: enough to be quick, few enough that Ctrl-C is heard soon
 _ASKED = "asked to stop"
@@ -56,10 +56,10 @@ class Action:
     def to_one(self, handle: JobHandle[Any], by: str | None) -> None:
         getattr(handle, self.operation.value)(*self._values, by=by)
 
-    def to_many(self, storage: Storage, chosen: Mapping[str, Seen], by: str | None) -> list[Steered]:
+    def to_many(self, storage: Storage, chosen: Mapping[str, JobVersion], by: str | None) -> list[ActionResult]:
         """To these jobs, as far as they are as they were seen."""
         steer = getattr(storage, self.operation.value)
-        answers: list[Steered] = steer(list(chosen), *self._values, by=by, seen=list(chosen.values()))
+        answers: list[ActionResult] = steer(list(chosen), *self._values, by=by, seen=list(chosen.values()))
         return answers
 
 
@@ -74,7 +74,7 @@ class ForcedDeletion(Action):
     def to_one(self, handle: JobHandle[Any], by: str | None) -> None:
         handle.delete(force=True, timeout=self._patience / SECOND, by=by)
 
-    def to_many(self, storage: Storage, chosen: Mapping[str, Seen], by: str | None) -> list[Steered]:
+    def to_many(self, storage: Storage, chosen: Mapping[str, JobVersion], by: str | None) -> list[ActionResult]:
         """The waiting ones are aborted too, so that none begins meanwhile. However those end that were, they go."""
         asked = storage.abort(list(chosen), by=by, seen=list(chosen.values()))
         stopped = [answer.job_id for answer in asked if answer.changed]
@@ -83,7 +83,7 @@ class ForcedDeletion(Action):
             held = _held(storage, held)
             if not held:
                 break
-        now_seen = {job.id: Seen.of(job) for job in storage.get_many(stopped)}
+        now_seen = {job.id: JobVersion.of(job) for job in storage.get_many(stopped)}
         return super().to_many(storage, {**chosen, **now_seen}, by)
 
 
@@ -216,7 +216,7 @@ def _steer_one(invocation: Invocation, action: Action, chosen: Chosen, by: str |
         raise
     after = invocation.storage.get(job_id)
     if invocation.as_json:
-        answer = Steered(job_id, True, after.state if after else record.state)
+        answer = ActionResult(job_id, True, after.state if after else record.state)
         invocation.print_json(steered_fields(action.operation, answer))
     else:
         say(f"{_done_to_one(action, after)}: {cut(escape(call_text(record)), 120)}")
@@ -279,7 +279,7 @@ def _steer_many(invocation: Invocation, action: Action, chosen: Chosen, by: str 
 
 
 def _steer_all(
-    invocation: Invocation, action: Action, chosen: Mapping[str, Seen], by: str | None, outcomes: Counter[str]
+    invocation: Invocation, action: Action, chosen: Mapping[str, JobVersion], by: str | None, outcomes: Counter[str]
 ) -> None:
     number, rest = len(chosen), iter(chosen.items())
     bar = ProgressLine(f"{action.verb} {number_of_jobs(number)}", quiet=invocation.quiet or number <= _AT_ONCE)
@@ -297,7 +297,7 @@ def _steer_all(
         bar.clear()
 
 
-def _outcome(action: Action, answer: Steered) -> str:
+def _outcome(action: Action, answer: ActionResult) -> str:
     if answer.changed:
         is_asked = action.operation is Operation.ABORT and answer.state in HELD
         return "asked" if is_asked else "changed"

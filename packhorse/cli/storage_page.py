@@ -72,7 +72,7 @@ def _write_latency(storage: Storage) -> int | None:
     try:
         for _ in range(_TRIES):
             began = time.perf_counter()
-            storage.beat({})
+            storage.heartbeat({})
             took.append(time.perf_counter() - began)
     except StorageError:
         return None

@@ -52,7 +52,7 @@ def source_in_app(app: Packhorse, target: str | None) -> str | None:
 def open_existing(settings: Settings) -> Storage:
     """The storage, if it is there. Looking for jobs must not make a file, nor tables."""
     storage = open_for_writing(settings)
-    storage.make_nothing()
+    storage.require_existing()
     path = missing_file(storage)
     if path is not None:
         raise CommandError(

@@ -17,7 +17,7 @@ from packhorse.core.event import Event, Kind, Subject
 from packhorse.core.job import LOWEST_PRIORITY, SETTLED_LATER, WAITING, Job, NewJob
 from packhorse.storage import BATCH, Storage
 from packhorse.storage.listing import CLOCK_SLACK
-from packhorse.storage.records import EventFilter, Filter, Seen, TaskInfo
+from packhorse.storage.records import EventFilter, Filter, JobVersion, TaskInfo
 
 _USUAL = {name: getattr(NewJob("", "", ""), name) for name in SETTLED_LATER if name != "queue"}
 """What a job has of these options if neither its caller nor its task says anything."""
@@ -72,7 +72,7 @@ def _settle(storage: Storage, jobs: Sequence[Job], task: TaskInfo, wanted: Mappi
         stale: list[str] = []
         for (queue, names), members in groups.items():
             options = {name: wanted[name] for name in names}
-            ids, seen = [job.id for job in members], [Seen.of(job) for job in members]
+            ids, seen = [job.id for job in members], [JobVersion.of(job) for job in members]
             answers = storage.set_queue(ids, queue, by=_BY_TASK, seen=seen, options=options)
             stale += [answer.job_id for answer in answers if answer.stale]
         jobs = sorted(storage.get_many(stale), key=lambda job: -job.seq) if stale else []

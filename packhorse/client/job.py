@@ -47,7 +47,7 @@ from packhorse.monitor.surroundings import look_around
 from packhorse.monitor.text import span_text
 from packhorse.monitor.why import explain, why_aborted
 from packhorse.storage import BATCH
-from packhorse.storage.records import Enqueued, EventFilter, LogLine, Placement, Steered
+from packhorse.storage.records import ActionResult, Enqueued, EventFilter, LogLine, Placement
 
 R_co = TypeVar("R_co", covariant=True)
 Numbered = TypeVar("Numbered", Event, LogLine)
@@ -431,7 +431,7 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, weakref=True):
         template = JobTemplate.of_copy(job, app.settings.payload_limit, app._signature_to_check(job.task))
         return template.changed(options).fill_again(args)
 
-    def _steered(self, operation: Operation, answers: list[Steered]) -> Self:
+    def _steered(self, operation: Operation, answers: list[ActionResult]) -> Self:
         (answer,) = answers
         self._record = self._new = self._written_at = None  # all may be out of date now
         self._is_gone = answer.state is None

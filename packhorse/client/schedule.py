@@ -200,5 +200,5 @@ def skip_next(storage: Storage, name: str, by: str | None = None) -> datetime:
         slot = cron_of(schedule).next_after(now)
     if schedule.options.get("skip") != slot:
         storage.put_schedules([replace(schedule, options=schedule.options | {"skip": slot})])
-        storage.record_deed(name, Kind.SKIPPED, slot=slot, by=by)
+        storage.record_operator_event(name, Kind.SKIPPED, slot=slot, by=by)
     return to_datetime(slot)

@@ -142,7 +142,7 @@ def everything(storage: Storage) -> dict[str, Any]:
         "totals": storage.totals(),
         "next due": storage.next_due(),
         # Whether it is moved, and how far orders were looked through, is about the storage and not about what it has.
-        "outlook": replace(storage.outlook("nobody", []), moved=False, looked_to=0),
+        "outlook": replace(storage.poll("nobody", []), moved=False, looked_to=0),
     }
 
 

@@ -12,7 +12,7 @@ from packhorse.conformance.test_jobs_in import *  # noqa: F403
 from packhorse.conformance.test_lives import *  # noqa: F403
 from packhorse.conformance.test_moving import *  # noqa: F403
 from packhorse.conformance.test_order import *  # noqa: F403
-from packhorse.conformance.test_outlook import *  # noqa: F403
+from packhorse.conformance.test_poll import *  # noqa: F403
 from packhorse.conformance.test_records import *  # noqa: F403
 from packhorse.conformance.test_reviewed import *  # noqa: F403
 from packhorse.conformance.test_schedules import *  # noqa: F403

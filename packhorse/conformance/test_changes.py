@@ -52,7 +52,7 @@ from packhorse.core.job import (
 from packhorse.core.outcome import Completed, Failed, Halted, Outcome, Overrun, Released, Snoozed, Stopped, Verdict
 from packhorse.core.transitions import Changed
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import CheckIn, CheckInAnswer, LogLine, Retention, Steered
+from packhorse.storage.records import ActionResult, CheckIn, CheckInAnswer, LogLine, Retention
 
 # --- legal ----------------------------------------------------------------------------------------------------------
 
@@ -187,7 +187,7 @@ def _hand_backs(state: State) -> Iterator[Case]:
 
 def _steering(operation: Operation, source: State, target: State, expected: Callable[[Job, int], Changed]) -> Case:
     def act(storage: Storage, job: Job) -> None:
-        assert STEERING[operation](storage, job.id) == Steered(job.id, True, target)
+        assert STEERING[operation](storage, job.id) == ActionResult(job.id, True, target)
 
     return Case(operation, source, target, act, expected)
 
@@ -216,7 +216,7 @@ def _queue_changes(state: State) -> Iterator[Case]:
 
 
 def _delete(storage: Storage, job: Job) -> None:
-    assert storage.delete([job.id], by="olga") == [Steered(job.id, True, job.state)]
+    assert storage.delete([job.id], by="olga") == [ActionResult(job.id, True, job.state)]
 
 
 def _promote(storage: Storage, job: Job) -> None:
@@ -386,7 +386,7 @@ def test_a_job_that_was_never_held_has_no_token(storage: Storage, state: State) 
 
 # --- illegal: operators and upkeep ----------------------------------------------------------------------------------
 
-STEERING: dict[Operation, Callable[[Storage, str], Steered]] = {
+STEERING: dict[Operation, Callable[[Storage, str], ActionResult]] = {
     Operation.ABORT: lambda storage, job_id: storage.abort([job_id], by="olga")[0],
     Operation.FORCE_START: lambda storage, job_id: storage.force_start([job_id], by="olga")[0],
     Operation.SET_PRIORITY: lambda storage, job_id: storage.set_priority([job_id], 9, by="olga")[0],
@@ -404,20 +404,20 @@ def test_steering_a_job_in_the_wrong_state_changes_nothing(storage: Storage, ope
 
         answer = STEERING[operation](storage, job.id)
 
-        assert answer == Steered(job.id, False, state)
+        assert answer == ActionResult(job.id, False, state)
         assert snapshot(storage, job.id) == before
 
 
 @pytest.mark.parametrize("operation", STEERING)
 def test_steering_an_unknown_job_says_so(storage: Storage, operation: Operation) -> None:
-    assert STEERING[operation](storage, "nobody") == Steered("nobody", False, None)
+    assert STEERING[operation](storage, "nobody") == ActionResult("nobody", False, None)
 
 
 @pytest.mark.parametrize("operation", STEERING)
 def test_steering_many_answers_each_in_its_place(storage: Storage, operation: Operation) -> None:
     jobs = [in_state(storage, state) for state in State]
     wanted = [*(job.id for job in jobs), "nobody"]
-    many: dict[Operation, Callable[[], list[Steered]]] = {
+    many: dict[Operation, Callable[[], list[ActionResult]]] = {
         Operation.ABORT: lambda: storage.abort(wanted),
         Operation.FORCE_START: lambda: storage.force_start(wanted),
         Operation.SET_PRIORITY: lambda: storage.set_priority(wanted, 9),

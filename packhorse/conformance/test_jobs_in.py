@@ -38,7 +38,7 @@ from packhorse.core.job import COMPLETED, FINAL, QUEUED, RESERVED, RETRYING, SCH
 from packhorse.core.outcome import Completed, Failed, Stopped
 from packhorse.storage import open_storage
 from packhorse.storage.contract import BATCH, Storage
-from packhorse.storage.records import Enqueued, EventFilter, Placement, Retention, Steered
+from packhorse.storage.records import ActionResult, Enqueued, EventFilter, Placement, Retention
 from packhorse.storage.sql.rows import to_json
 
 
@@ -409,7 +409,7 @@ def test_a_job_whose_key_another_holds_cannot_be_retried(storage: Storage, ended
 
     (answer,) = storage.retry([job.id])
 
-    assert answer == Steered(job.id, False, State(ended), conflict=twin.id)
+    assert answer == ActionResult(job.id, False, State(ended), conflict=twin.id)
     assert snapshot(storage, job.id) == before
 
 
@@ -422,7 +422,7 @@ def test_a_retried_job_holds_its_key_again(storage: Storage, between: bool) -> N
     (retried,) = storage.retry([job.id])
     (answer,) = storage.enqueue([new_job("twin", unique=unique())])
 
-    assert retried == Steered(job.id, True, QUEUED)
+    assert retried == ActionResult(job.id, True, QUEUED)
     assert (answer.job_id, answer.placement) == (job.id, Placement.KEPT)
 
 
@@ -432,7 +432,10 @@ def test_two_retried_jobs_of_one_key_are_not_both_queued(storage: Storage) -> No
 
     answers = storage.retry([first.id, second.id])
 
-    assert answers == [Steered(first.id, True, QUEUED), Steered(second.id, False, State.DEAD, conflict=first.id)]
+    assert answers == [
+        ActionResult(first.id, True, QUEUED),
+        ActionResult(second.id, False, State.DEAD, conflict=first.id),
+    ]
 
 
 # --- names ----------------------------------------------------------------------------------------------------------

@@ -266,7 +266,7 @@ def operations(job_id: str, token: Token) -> dict[str, Callable[[Storage], Any]]
         "resume": lambda storage: storage.resume("stopped"),
         "put_schedules": lambda storage: storage.put_schedules([ScheduleInfo("n", "t", "* * * * *")]),
         "pause_schedule": lambda storage: storage.pause_schedule("nightly", True),
-        "record_deed": lambda storage: storage.record_deed("nightly", Kind.SKIPPED, slot=1),
+        "record_operator_event": lambda storage: storage.record_operator_event("nightly", Kind.SKIPPED, slot=1),
         "remove_schedule": lambda storage: storage.remove_schedule("nightly"),
         "announce": lambda storage: storage.announce([TaskInfo("t", "q")]),
         "join": lambda storage: storage.join(WorkerInfo("bob")),

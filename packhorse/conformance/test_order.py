@@ -280,13 +280,13 @@ def test_long_lines_among_very_many_queues_are_emptied_before_a_lower_rank(stora
 
 
 def test_the_order_of_queues_is_one_for_the_whole_storage(storage: Storage) -> None:
-    seen = [storage.outlook("fm", []).order]
+    seen = [storage.poll("fm", []).order]
     storage.announce([TaskInfo("send", "mail")], order="created")
-    seen.append(storage.outlook("fm", []).order)
+    seen.append(storage.poll("fm", []).order)
     storage.announce([TaskInfo("send", "mail")])
-    seen.append(storage.outlook("another", []).order)
+    seen.append(storage.poll("another", []).order)
     storage.announce([], order="turns")
-    seen.append(storage.outlook("fm", []).order)
+    seen.append(storage.poll("fm", []).order)
 
     assert seen == ["turns", "created", "created", "turns"]
     with pytest.raises(BadValue):

@@ -246,8 +246,8 @@ def test_what_an_operator_did_with_a_schedule_is_an_event_and_changes_nothing_el
     put(storage)
     before = storage.schedules()
 
-    storage.record_deed("nightly", Kind.RUN_NOW, job="j", by="olga")
-    storage.record_deed("nightly", Kind.SKIPPED, slot=7, by="olga")
+    storage.record_operator_event("nightly", Kind.RUN_NOW, job="j", by="olga")
+    storage.record_operator_event("nightly", Kind.SKIPPED, slot=7, by="olga")
 
     assert storage.schedules() == before
     _, ran, skipped = storage.events(EventFilter(subject=Subject.SCHEDULE, queue="nightly"))

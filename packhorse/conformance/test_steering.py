@@ -49,7 +49,7 @@ from packhorse.core.job import (
 )
 from packhorse.core.outcome import Completed, Failed, Outcome, Snoozed, Stopped
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import CheckIn, EventFilter, Filter, LogLine, Seen, Steered
+from packhorse.storage.records import ActionResult, CheckIn, EventFilter, Filter, JobVersion, LogLine
 
 # --- abort ----------------------------------------------------------------------------------------------------------
 
@@ -62,7 +62,7 @@ def test_a_waiting_job_is_aborted_at_once(storage: Storage, clock: TurnedClock, 
     (answer,) = storage.abort([job.id], by="olga")
 
     ended = stored(storage, job.id)
-    assert answer == Steered(job.id, True, ABORTED)
+    assert answer == ActionResult(job.id, True, ABORTED)
     assert (ended.state, ended.reason, ended.finished_at) == (ABORTED, Reason.ABORTED, clock())
     assert (ended.due_at, ended.expire_at) == (None, None)
     assert history(storage, job.id)[-1].data == {"reason": "ABORTED", "by": "olga"}
@@ -78,7 +78,7 @@ def test_a_held_job_is_asked_to_stop(storage: Storage, clock: TurnedClock, state
     (answer,) = storage.abort([job.id], by="olga")
 
     asked = stored(storage, job.id)
-    assert answer == Steered(job.id, True, state)
+    assert answer == ActionResult(job.id, True, state)
     assert (asked.state, asked.owner, asked.fence) == (state, job.owner, job.fence)
     assert (asked.abort_at, asked.abort_reason) == (clock(), Reason.ABORTED)
     assert kinds(storage, job.id)[-1] is Kind.ABORT_ASKED
@@ -214,7 +214,7 @@ def test_a_deleted_job_goes_with_its_log_and_its_events_stay(storage: Storage, s
 
     (answer,) = storage.delete([job.id], by="olga")
 
-    assert answer == Steered(job.id, True, state)
+    assert answer == ActionResult(job.id, True, state)
     assert (storage.get(job.id), storage.log_lines(job.id)) == (None, [])
     assert kinds(storage, job.id)[0] is Kind.ADDED
     last = history(storage, job.id)[-1]
@@ -235,7 +235,7 @@ def test_deleting_twice_says_that_there_is_no_such_job(storage: Storage) -> None
     job = add(storage)
     storage.delete([job.id])
 
-    assert storage.delete([job.id]) == [Steered(job.id, False, None)]
+    assert storage.delete([job.id]) == [ActionResult(job.id, False, None)]
     assert kinds(storage, job.id).count(Kind.DELETED) == 1
 
 
@@ -303,7 +303,7 @@ def test_a_job_that_is_in_the_queue_already_is_left_alone(storage: Storage) -> N
     job = add(storage)
     before = snapshot(storage, job.id)
 
-    assert storage.set_queue([job.id], "mail") == [Steered(job.id, False, QUEUED)]
+    assert storage.set_queue([job.id], "mail") == [ActionResult(job.id, False, QUEUED)]
     assert snapshot(storage, job.id) == before
 
 
@@ -313,7 +313,7 @@ def test_a_queue_that_no_job_is_put_in_is_not_made(storage: Storage) -> None:
 
     answers = storage.set_queue([job.id, "missing"], "slow")
 
-    assert answers == [Steered(job.id, False, COMPLETED), Steered("missing", False)]
+    assert answers == [ActionResult(job.id, False, COMPLETED), ActionResult("missing", False)]
     assert storage.queues() == before
 
 
@@ -337,7 +337,7 @@ def test_a_scheduled_job_comes_into_the_line_that_it_was_put_in(storage: Storage
 
 # --- what was seen ----------------------------------------------------------------------------------------------------
 
-STEPS: dict[Operation, Callable[..., list[Steered]]] = {
+STEPS: dict[Operation, Callable[..., list[ActionResult]]] = {
     Operation.ABORT: lambda storage, ids, **options: storage.abort(ids, **options),
     Operation.FORCE_START: lambda storage, ids, **options: storage.force_start(ids, **options),
     Operation.SET_PRIORITY: lambda storage, ids, **options: storage.set_priority(ids, 7, **options),
@@ -352,7 +352,7 @@ def test_a_job_that_is_as_it_was_seen_is_steered(storage: Storage, clock: Turned
     jobs = [in_state(storage, state) for state in State if is_legal(operation, state)]
     clock.turn(1)
 
-    answers = STEPS[operation](storage, [job.id for job in jobs], by="olga", seen=[Seen.of(job) for job in jobs])
+    answers = STEPS[operation](storage, [job.id for job in jobs], by="olga", seen=[JobVersion.of(job) for job in jobs])
 
     assert [(answer.job_id, answer.changed, answer.stale) for answer in answers] == [
         (job.id, True, False) for job in jobs
@@ -368,9 +368,9 @@ def test_a_job_that_has_changed_since_it_was_seen_is_left_alone(
     storage.set_queue([job.id for job in jobs], "elsewhere")
     before = [snapshot(storage, job.id) for job in jobs]
 
-    answers = STEPS[operation](storage, [job.id for job in jobs], seen=[Seen.of(job) for job in jobs])
+    answers = STEPS[operation](storage, [job.id for job in jobs], seen=[JobVersion.of(job) for job in jobs])
 
-    assert answers == [Steered(job.id, False, job.state, stale=True) for job in jobs]
+    assert answers == [ActionResult(job.id, False, job.state, stale=True) for job in jobs]
     assert [snapshot(storage, job.id) for job in jobs] == before
 
 
@@ -381,9 +381,9 @@ def test_what_has_ended_since_it_was_seen_to_wait_is_not_deleted(
     seen, other = add(storage), add(storage)
     ended = finish(storage, ending(take(storage, seen).token))  # all in one moment: the state says it, too
 
-    answers = storage.delete([seen.id, other.id], seen=[Seen.of(seen), Seen.of(other)])
+    answers = storage.delete([seen.id, other.id], seen=[JobVersion.of(seen), JobVersion.of(other)])
 
-    assert answers == [Steered(seen.id, False, ended.state, stale=True), Steered(other.id, True, QUEUED)]
+    assert answers == [ActionResult(seen.id, False, ended.state, stale=True), ActionResult(other.id, True, QUEUED)]
     assert (storage.get(seen.id), storage.get(other.id)) == (ended, None)
 
 
@@ -393,7 +393,7 @@ def test_a_job_that_goes_on_in_the_same_hands_is_as_it_was_seen(storage: Storage
     storage.start([seen.token])
     storage.check_in([CheckIn(seen.token, "half way", 50)])
 
-    assert storage.abort([seen.id], seen=[Seen.of(seen)]) == [Steered(seen.id, True, RUNNING)]
+    assert storage.abort([seen.id], seen=[JobVersion.of(seen)]) == [ActionResult(seen.id, True, RUNNING)]
 
 
 def test_a_job_that_came_into_other_hands_is_not_as_it_was_seen(storage: Storage, clock: TurnedClock) -> None:
@@ -402,7 +402,7 @@ def test_a_job_that_came_into_other_hands_is_not_as_it_was_seen(storage: Storage
     clock.turn(1)
     again = run(storage, stored(storage, seen.id))
 
-    assert storage.abort([seen.id], seen=[Seen.of(seen)]) == [Steered(seen.id, False, RUNNING, stale=True)]
+    assert storage.abort([seen.id], seen=[JobVersion.of(seen)]) == [ActionResult(seen.id, False, RUNNING, stale=True)]
     assert stored(storage, seen.id) == again
 
 
@@ -410,7 +410,7 @@ def test_a_job_that_is_gone_since_it_was_seen_is_told_as_gone(storage: Storage) 
     seen = add(storage)
     storage.delete([seen.id])
 
-    assert storage.delete([seen.id], seen=[Seen.of(seen)]) == [Steered(seen.id, False, None)]
+    assert storage.delete([seen.id], seen=[JobVersion.of(seen)]) == [ActionResult(seen.id, False, None)]
 
 
 def test_of_a_worker_and_a_purge_one_gets_the_job(storage: Storage) -> None:
@@ -423,7 +423,7 @@ def test_of_a_worker_and_a_purge_one_gets_the_job(storage: Storage) -> None:
         return len(taken)
 
     def purge() -> int:
-        answers = storage.delete([job.id for job in jobs], seen=[Seen.of(job) for job in jobs])
+        answers = storage.delete([job.id for job in jobs], seen=[JobVersion.of(job) for job in jobs])
         return sum(answer.changed for answer in answers)
 
     worked, purged = at_once([work, purge])

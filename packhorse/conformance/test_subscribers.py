@@ -100,7 +100,7 @@ def test_of_many_that_it_wanted_the_event_names_the_first(served: Storage, clock
 def test_a_session_of_the_web_that_is_over_is_an_event_and_no_client(served: Storage) -> None:
     before = served.clients()
 
-    served.record_deed("s1", Kind.SIGNED_OUT, by="olga")
+    served.record_operator_event("s1", Kind.SIGNED_OUT, by="olga")
 
     (event,) = served.events(EventFilter(subject=Subject.CLIENT, kind=Kind.SIGNED_OUT))
     assert (event.owner, event.data) == ("s1", {"by": "olga"})

@@ -181,7 +181,7 @@ def test_a_held_job_that_lives_too_long_is_asked_to_stop_once(
 
     asked = stored(storage, job.id)
     assert (asked.state, asked.abort_at, asked.abort_reason) == (state, clock(), Reason.JOB_TIMEOUT)
-    (stop,) = storage.beat({WORKER: {}}).stops
+    (stop,) = storage.heartbeat({WORKER: {}}).stops
     assert (stop.token, stop.reason) == (job.token, Reason.JOB_TIMEOUT)
     ended = finish(storage, Failed(job.token, FAILURE, retry_in=0))
     assert (ended.state, ended.reason) == (ABORTED, Reason.JOB_TIMEOUT)
@@ -211,7 +211,7 @@ def test_expire_stops_at_its_limit_and_goes_on_next_time(storage: Storage, clock
 def test_a_silent_worker_loses_its_jobs(storage: Storage, clock: TurnedClock, age: int, is_rescued: bool) -> None:
     job = in_state(storage, RUNNING)
     beat_at = clock()
-    storage.beat({WORKER: {}})
+    storage.heartbeat({WORKER: {}})
     clock.set(beat_at + age)
 
     rescued = storage.rescue(lease=LEASE, why="silence")
@@ -268,7 +268,7 @@ def test_a_worker_has_its_own_lease_if_that_is_longer(
     storage.join(WorkerInfo(WORKER, info={"lease_s": own, "python": "3.11"}))
     job = in_state(storage, RUNNING)
     beat_at = clock()
-    storage.beat({WORKER: {}})
+    storage.heartbeat({WORKER: {}})
     clock.set(beat_at + age)
 
     rescued = storage.rescue(lease=LEASE, why="silence")
@@ -432,7 +432,7 @@ def test_a_late_beat_does_not_revive_a_worker_that_was_struck_off(storage: Stora
     clock.turn("1m")
     storage.rescue(lease=LEASE, why="silence")
 
-    beat = storage.beat({WORKER: {}})
+    beat = storage.heartbeat({WORKER: {}})
 
     assert (beat.unknown, beat.stops, storage.workers()) == ([WORKER], [], [])
     assert stored(storage, job.id).state is QUEUED

@@ -20,7 +20,7 @@ from packhorse.core.job import ABORTED, HELD, QUEUED, RESERVED, RUNNING, Reason,
 from packhorse.core.order import Do, Order
 from packhorse.core.outcome import Completed, Verdict
 from packhorse.storage.contract import OTHER_QUEUES, Storage
-from packhorse.storage.records import EventFilter, Stop, WorkerInfo
+from packhorse.storage.records import AbortRequest, EventFilter, WorkerInfo
 
 LONG = 60.0
 """Seconds of sleep: who is not woken does not look before the test has failed."""
@@ -129,8 +129,8 @@ def test_a_beat_overwrites_the_record_and_is_no_event(storage: Storage, clock: T
     before = storage.events(EventFilter())
     clock.turn(5)
 
-    beat = storage.beat({"w1": {"running": 3}})
-    storage.beat({"w1": {"running": 2, "jobs": ["a"]}})
+    beat = storage.heartbeat({"w1": {"running": 3}})
+    storage.heartbeat({"w1": {"running": 2, "jobs": ["a"]}})
 
     first, second = storage.workers()
     assert (beat.now, beat.unknown, beat.stops) == (clock(), [], [])
@@ -142,11 +142,11 @@ def test_a_beat_overwrites_the_record_and_is_no_event(storage: Storage, clock: T
 def test_owners_that_are_not_known_are_named(storage: Storage) -> None:
     join(storage, "w1")
 
-    beat = storage.beat({"stranger": {}, "w1": {}, "ghost": {}})
+    beat = storage.heartbeat({"stranger": {}, "w1": {}, "ghost": {}})
 
     assert sorted(beat.unknown) == ["ghost", "stranger"]
     assert [worker.id for worker in storage.workers()] == ["w1"]
-    assert storage.beat({}).unknown == []
+    assert storage.heartbeat({}).unknown == []
 
 
 @pytest.mark.parametrize("state", sorted(HELD))
@@ -155,18 +155,18 @@ def test_a_beat_tells_which_jobs_should_stop(storage: Storage, state: State) -> 
     in_state(storage, state)
     storage.abort([job.id])
 
-    stops = [storage.beat({WORKER: {}}).stops for _ in range(2)]
+    stops = [storage.heartbeat({WORKER: {}}).stops for _ in range(2)]
 
-    assert stops == [[Stop(job.token, Reason.ABORTED)]] * 2
+    assert stops == [[AbortRequest(job.token, Reason.ABORTED)]] * 2
     storage.finish([Completed(job.token)])
-    assert storage.beat({WORKER: {}}).stops == []
+    assert storage.heartbeat({WORKER: {}}).stops == []
 
 
 def test_a_beat_tells_only_about_the_owners_that_were_asked_for(storage: Storage) -> None:
     jobs = {owner: in_state(storage, RUNNING, owner=owner) for owner in ("w1", "w2", "w3")}
     storage.abort([job.id for job in jobs.values()])
 
-    stops = storage.beat({"w1": {}, "w3": {}}).stops
+    stops = storage.heartbeat({"w1": {}, "w3": {}}).stops
 
     assert sorted(stop.token.job_id for stop in stops) == sorted([jobs["w1"].id, jobs["w3"].id])
 
@@ -247,7 +247,7 @@ def test_each_event_of_a_worker_carries_its_record(storage: Storage, clock: Turn
     joined_at = clock()
     clock.turn(1)
 
-    storage.beat({"leaves": {"busy": 1}, "dies": {}})
+    storage.heartbeat({"leaves": {"busy": 1}, "dies": {}})
     storage.record_stat("leaves", {"done": 1})
     storage.leave("leaves")
     storage.rescue_owner("dies", foreman="dies", why="signal 9")
@@ -343,7 +343,7 @@ def test_interrupt_wakes_all_sleepers(storage: Storage) -> None:
 QUEUES = {"ann": "mail", "bob": "print"}
 
 
-@pytest.mark.parametrize("way", ["wait", "reserve_when_rung"])
+@pytest.mark.parametrize("way", ["wait", "wait_and_reserve"])
 def test_workers_with_one_storage_are_woken_each_for_its_own_queue(
     storage: Storage, neighbour: Storage, way: str
 ) -> None:
@@ -357,7 +357,7 @@ def test_workers_with_one_storage_are_woken_each_for_its_own_queue(
                 storage.wait(LONG, list(queues))
                 jobs = storage.reserve(name, queues, 1)
             else:
-                jobs = storage.reserve_when_rung(name, queues, 1, LONG)
+                jobs = storage.wait_and_reserve(name, queues, 1, LONG)
             while jobs:  # until nothing is left to do
                 taken.put((name, jobs[0].queue))
                 jobs = storage.reserve(name, queues, 1)

@@ -88,7 +88,7 @@ def test_a_sleeping_worker_gets_the_job_for_which_it_is_woken(storage: Storage, 
     giver.start()
     taken: list[Job] = []
     while not taken:  # who sleeps may wake for nothing
-        taken = storage.reserve_when_rung("ann", {"mail": 1}, 10, 5.0)
+        taken = storage.wait_and_reserve("ann", {"mail": 1}, 10, 5.0)
     giver.join()
 
     assert ids(taken) == [job.job_id for job in jobs]

@@ -17,7 +17,7 @@ from packhorse.foreman.member import Serving
 from packhorse.foreman.scaling import Need
 from packhorse.monitor.served_queues import queues_to_serve
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import Filter, Outlook, QueueInfo
+from packhorse.storage.records import Filter, PollResult, QueueInfo
 
 Others = dict[str, list[str]]
 """Queues with the tasks whose jobs they hold."""
@@ -40,7 +40,7 @@ class Backlog:
         self._tell_again = 0.0
         self.duty = Duty("reading the backlog", self.step, longest_retry=2.0)
 
-    def heed(self, outlook: Outlook) -> None:
+    def heed(self, outlook: PollResult) -> None:
         """What the lookout has seen."""
         if outlook.queued:
             self.duty.wake()

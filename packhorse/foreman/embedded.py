@@ -37,7 +37,7 @@ from packhorse.foreman.steady import Steady
 from packhorse.foreman.timetable import Timetable
 from packhorse.monitor.stacks import STACKS_TOLD_FOR
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import LEASE_S, TELLS_RESULTS, Stop
+from packhorse.storage.records import LEASE_S, TELLS_RESULTS, AbortRequest
 from packhorse.worker.assignment import Assignment, Limits
 from packhorse.worker.ipc import Message
 from packhorse.worker.process import WorkerProcess
@@ -231,7 +231,7 @@ class InProcess:
     def _look(self) -> float:
         """As a foreman's lookout: one look a second on behalf of all that there is to do."""
         foreman, sent = self._beats.record.id, boot_time()
-        outlook = self._storage.outlook(foreman, self._beats.owners, after=self._orders.look_after(foreman))
+        outlook = self._storage.poll(foreman, self._beats.owners, after=self._orders.look_after(foreman))
         self._timetable.heed(outlook)
         self._orders.heed(outlook, foreman)
         worker = self._worker
@@ -240,7 +240,7 @@ class InProcess:
         if outlook.queued and worker is not None:
             worker.desk.look_now()  # the storage may have told nobody
         if outlook.stops:
-            self._beats.hand_on(self._storage.stops(self._beats.owners))
+            self._beats.hand_on(self._storage.abort_requests(self._beats.owners))
         self._beats.note_time(sent, boot_time(), outlook.now)
         for order in self._orders.take():
             self._follow(order.do)
@@ -364,7 +364,7 @@ class _Beats:
         online = {owner: member.told() for owner, member in members.items() if member.is_online}
         reports = {self.record.id: self._report(), **online}
         sent = boot_time()
-        beat = self._storage.beat(reports)
+        beat = self._storage.heartbeat(reports)
         received = boot_time()
         self._steady.accepted(sent, received, beat.now / SECOND)
         self.note_time(sent, received, beat.now)
@@ -394,7 +394,7 @@ class _Beats:
         finally:
             self.is_heard.set()
 
-    def hand_on(self, stops: list[Stop]) -> None:
+    def hand_on(self, stops: list[AbortRequest]) -> None:
         """Jobs that should stop. Again and again until they have ended: the worker may not know of them yet."""
         members = self._members.copy()
         for stop in stops:

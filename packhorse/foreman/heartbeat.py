@@ -23,7 +23,7 @@ from packhorse.foreman.member import Member
 from packhorse.foreman.pulse import Record
 from packhorse.foreman.steady import Steady
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import Beat, Outlook, Stop
+from packhorse.storage.records import AbortRequest, HeartbeatReply, PollResult
 from packhorse.worker.spool import Spool
 
 log = logging.getLogger("packhorse")
@@ -115,7 +115,7 @@ class Heartbeat:
         now = self._storage.now()
         return _Reading(sent, boot_time(), now)
 
-    def heed(self, outlook: Outlook, sent: float, received: float) -> None:
+    def heed(self, outlook: PollResult, sent: float, received: float) -> None:
         """What the lookout has seen, and between which moments."""
         self._seen = _Reading(sent, received, outlook.now)
         if outlook.stops:
@@ -144,7 +144,9 @@ class Heartbeat:
         if boot_time() >= self._beat_at:
             self._beat()
         elif has_stops:
-            self._hand_on(self._storage.stops([member.id for member in self._crew.members if member.is_online]))
+            self._hand_on(
+                self._storage.abort_requests([member.id for member in self._crew.members if member.is_online])
+            )
         self._tell_order()
         return max(0.0, self._beat_at - boot_time())
 
@@ -197,15 +199,15 @@ class Heartbeat:
         self.steady.accepted(sent, self.accepted_at, beat.now / SECOND)
         self._take(beat, foreman, beating, sent)
 
-    def _send(self, reports: dict[str, dict[str, Any]]) -> Beat:
+    def _send(self, reports: dict[str, dict[str, Any]]) -> HeartbeatReply:
         """Beat for all of them; without what they say, if that is refused: they live all the same."""
         try:
-            return self._storage.beat(reports)
+            return self._storage.heartbeat(reports)
         except (StorageError, OSError):
             raise
         except Exception:
             log.exception("what the workers say of themselves is refused; the heartbeat is sent without it")
-            return self._storage.beat({owner: {} for owner in reports})
+            return self._storage.heartbeat({owner: {} for owner in reports})
 
     def _is_awake(self, member: Member) -> bool:
         """A worker that a signal has stopped does not live: beating for it would keep its jobs for ever."""
@@ -214,7 +216,7 @@ class Heartbeat:
             self._wake()  # the foreman sees to it that it ends in time
         return not member.is_frozen
 
-    def _take(self, beat: Beat, foreman: str, beating: Iterable[Member], sent: float) -> None:
+    def _take(self, beat: HeartbeatReply, foreman: str, beating: Iterable[Member], sent: float) -> None:
         if foreman in beat.unknown:
             log.warning("this foreman was struck off: its heartbeats did not get through; it joins again")
             self.steady.interrupted()
@@ -230,7 +232,7 @@ class Heartbeat:
             self._wake()
         self._hand_on(beat.stops)
 
-    def _hand_on(self, stops: Iterable[Stop]) -> None:
+    def _hand_on(self, stops: Iterable[AbortRequest]) -> None:
         """Again and again until the job has ended: a worker may not have known of it yet."""
         for stop in stops:
             member = self._crew.get(stop.token.owner)

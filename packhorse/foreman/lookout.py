@@ -53,7 +53,7 @@ class Lookout:
         owners = [member.id for member in self._crew.members if member.is_online]
         foreman, sent = self._record.id, boot_time()
         try:
-            outlook = self._storage.outlook(foreman, owners, after=self._orders.look_after(foreman))
+            outlook = self._storage.poll(foreman, owners, after=self._orders.look_after(foreman))
         except Exception:
             self._backlog.forget()
             raise

@@ -17,7 +17,7 @@ from packhorse.core.outcome import Overrun
 from packhorse.foreman.scaling import Hand
 from packhorse.monitor.served_queues import SERVES
 from packhorse.monitor.stacks import MOST_STACKS, STACKS_TOLD_FOR, Stack, cut
-from packhorse.storage.records import Stop
+from packhorse.storage.records import AbortRequest
 from packhorse.worker.ipc import Channel, Message
 from packhorse.worker.shared_status import Board
 
@@ -197,7 +197,7 @@ class Member:
         """The storage has accepted a heartbeat for it."""
         self.board.beat()
 
-    def stop_job(self, stop: Stop) -> None:
+    def stop_job(self, stop: AbortRequest) -> None:
         """Tell it that one of its jobs should stop."""
         token = stop.token
         words = {"job_id": token.job_id, "owner": token.owner, "fence": token.fence, "reason": stop.reason.value}

@@ -16,7 +16,7 @@ from packhorse.core.order import Order
 from packhorse.foreman.duty import Duty
 from packhorse.foreman.pulse import Record
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import EventFilter, Outlook
+from packhorse.storage.records import EventFilter, PollResult
 
 log = logging.getLogger("packhorse")
 
@@ -47,7 +47,7 @@ class Orders:
         it is the edge, so that it sees an order for as long as another one may come that was written before."""
         return self._looked_to if foreman == self._looked_for else self.edge
 
-    def heed(self, outlook: Outlook, foreman: str) -> None:
+    def heed(self, outlook: PollResult, foreman: str) -> None:
         """What the lookout has seen when it looked for this foreman."""
         is_set_back = 0 < outlook.looked_to < self.look_after(foreman)  # a server has lost what it had told last
         if outlook.looked_to:

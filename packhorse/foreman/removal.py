@@ -9,7 +9,7 @@ import logging
 
 from packhorse.storage.contract import Storage
 from packhorse.storage.moving import Move, Stage, closed
-from packhorse.storage.records import Outlook
+from packhorse.storage.records import PollResult
 
 log = logging.getLogger("packhorse")
 
@@ -27,7 +27,7 @@ class Removal:
         self._told: Stage | None = None
         self._look_at = self._tell_again_at = 0.0
 
-    def heed(self, outlook: Outlook, now: float) -> None:
+    def heed(self, outlook: PollResult, now: float) -> None:
         """What the lookout has seen; `now` is in seconds, by a clock that nobody turns."""
         if not outlook.moved:
             self._told, self._look_at = None, 0.0

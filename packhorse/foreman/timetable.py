@@ -18,7 +18,7 @@ from packhorse.core.errors import PackhorseError
 from packhorse.core.settings import Settings
 from packhorse.foreman.chores.chore import Adjustable, Chore, Foreseen
 from packhorse.foreman.duty import Duty
-from packhorse.storage.records import Outlook
+from packhorse.storage.records import PollResult
 
 log = logging.getLogger("packhorse")
 
@@ -50,7 +50,7 @@ class Timetable:
         ]
         self.duty = Duty("the chores' timetable", self.step)
 
-    def heed(self, outlook: Outlook) -> None:
+    def heed(self, outlook: PollResult) -> None:
         """What the lookout has seen: some chores come sooner. None comes later, for it may have found out more itself
         in the meantime; one that comes too early finds nothing to do, and knows when to come again."""
         now, is_sooner = self._now(), False

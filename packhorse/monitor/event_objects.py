@@ -15,7 +15,7 @@ from packhorse.core.job import Job
 from packhorse.core.replay import Object, replay
 from packhorse.monitor.served_queues import SERVES, words_in
 from packhorse.storage import BATCH, Storage
-from packhorse.storage.records import EventFilter, Seen
+from packhorse.storage.records import EventFilter, JobVersion
 
 MOST_EVENTS = 2_000
 """Of one job, the latest; older ones count as pruned."""
@@ -59,7 +59,9 @@ def _get(storage: Storage, job_ids: Sequence[str]) -> dict[str, Job]:
 
 
 def _is_same(before: Job | None, after: Job | None) -> bool:
-    return before is after is None or (before is not None and after is not None and Seen.of(before).is_still(after))
+    return before is after is None or (
+        before is not None and after is not None and JobVersion.of(before).is_still(after)
+    )
 
 
 def _story(storage: Storage, job_id: str) -> list[Event]:

@@ -48,7 +48,7 @@ def look(storage: Storage, lease: int, max_age: int) -> Iterator[Finding]:
 
 
 def _storage(storage: Storage) -> Finding:
-    storage.beat({})  # a write that changes nothing
+    storage.heartbeat({})  # a write that changes nothing
     move = storage.move()
     if move is not None:
         return Finding("storage", False, closed(move).what)

@@ -20,6 +20,7 @@ from packhorse.monitor.event_objects import served
 from packhorse.monitor.served_queues import served_by
 from packhorse.storage.checks import is_sound_json
 from packhorse.storage.records import (
+    ActionResult,
     ClientInfo,
     FailureGroup,
     Health,
@@ -30,7 +31,6 @@ from packhorse.storage.records import (
     Point,
     QueueInfo,
     ScheduleInfo,
-    Steered,
     TaskInfo,
     Tick,
     WorkerInfo,
@@ -241,7 +241,7 @@ class SteeredFields(msgspec.Struct):
     requested: bool
 
 
-def steered_fields(operation: Operation, answer: Steered) -> SteeredFields:
+def steered_fields(operation: Operation, answer: ActionResult) -> SteeredFields:
     """The answer to steering one job. An abort is only certain once the job is aborted: one that a worker holds may
     complete before it hears of it."""
     requested = operation is Operation.ABORT and answer.changed and answer.state is not ABORTED

@@ -233,7 +233,7 @@ ANSWERS: dict[str, Callable[..., Any]] = {
     "find": lambda _, page, *__, **___: _page(page),
     "find_by_id": lambda _, page, *__, **___: _page(page),
     "reserve": _reserved,
-    "reserve_when_rung": lambda storage, jobs, *_, **__: handed_out(storage, jobs),
+    "wait_and_reserve": lambda storage, jobs, *_, **__: handed_out(storage, jobs),
     "finish_and_reserve": _reserved_then,
 }
 """What becomes of the answer of a call that answers with jobs: storage, answer, and the arguments of the call."""

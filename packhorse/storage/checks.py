@@ -243,8 +243,8 @@ RULES: dict[str, Check] = {
     "rank": whole(RANKS[0], RANKS[-1]),
     "seq": whole(0),
     "queues": whole(1, HEAVIEST),  # what a queue weighs, by its name
-    "record_deed.kind": _kind,
-    "reserve_when_rung.timeout": _number,
+    "record_operator_event.kind": _kind,
+    "wait_and_reserve.timeout": _number,
     "until": _one_of("finish", "start"),
 }
 
@@ -501,11 +501,11 @@ def _anything(value: Any) -> None:
 WRITES = frozenset(
     {
         "enqueue", "enqueue_within", "announce",
-        "reserve", "reserve_when_rung", "start", "finish", "finish_and_reserve", "release", "check_in", "append_log",
+        "reserve", "wait_and_reserve", "start", "finish", "finish_and_reserve", "release", "check_in", "append_log",
         "abort", "force_start", "set_priority", "retry", "delete", "set_queue", "pause", "resume",
         "promote", "expire", "rescue", "rescue_owner", "prune",
-        "put_schedules", "tick", "pause_schedule", "record_deed", "remove_schedule",
-        "join", "beat", "leave", "record_stat", "order", "join_client", "leave_client", "subscribe", "acknowledge",
+        "put_schedules", "tick", "pause_schedule", "record_operator_event", "remove_schedule",
+        "join", "heartbeat", "leave", "record_stat", "order", "join_client", "leave_client", "subscribe", "acknowledge",
         "silence_failure", "set_move", "load",
     }
 )  # fmt: skip
@@ -520,7 +520,7 @@ _SPECIAL: dict[tuple[str, str], Check] = {
     ("finish", "outcomes"): _outcomes,
     ("finish_and_reserve", "outcomes"): _outcomes,
     ("reserve", "queues"): _queues,
-    ("reserve_when_rung", "queues"): _queues,
+    ("wait_and_reserve", "queues"): _queues,
     ("finish_and_reserve", "queues"): _queues,
     ("set_queue", "options"): _options,
     ("load", "rows"): _anything,  # as another storage has had them; what is wrong with one shows when it is read

@@ -35,7 +35,8 @@ from packhorse.storage.checks import WRITES, checked
 from packhorse.storage.moving import Dumped, Move, Section
 from packhorse.storage.records import (
     USUAL_LEASE,
-    Beat,
+    AbortRequest,
+    ActionResult,
     CheckIn,
     CheckInAnswer,
     ClientInfo,
@@ -45,21 +46,20 @@ from packhorse.storage.records import (
     FailureGroup,
     Filter,
     Health,
+    HeartbeatReply,
+    JobVersion,
     LogLine,
     Migration,
     OperationSums,
-    Outlook,
     Page,
     Point,
+    PollResult,
     Pruned,
     QueueInfo,
     Rescued,
     Retention,
     ScheduleInfo,
-    Seen,
     Span,
-    Steered,
-    Stop,
     Tally,
     TaskInfo,
     Tick,
@@ -68,7 +68,7 @@ from packhorse.storage.records import (
 
 BATCH = 1_000
 OTHER_QUEUES = "*"
-"""Among the queues that `wait` and `reserve_when_rung` are told, this stands for those that nobody who sleeps has
+"""Among the queues that `wait` and `wait_and_reserve` are told, this stands for those that nobody who sleeps has
 named: a job that comes into such a queue for the first time in a while wakes all who said so, to see whether it is for
 them."""
 
@@ -101,7 +101,7 @@ class Storage(ABC):
     def close(self) -> None:
         """Let go of files and connections. Calling it twice is harmless; the storage opens again when used."""
 
-    def make_nothing(self) -> None:  # noqa: B027 - most storages have nothing to make
+    def require_existing(self) -> None:  # noqa: B027 - most storages have nothing to make
         """From now on tables that are missing are not made: every call but `migrate` raises `StorageNotFound`. For
         those who only look. Whether there is a SQLite file the caller can see, so one is made as ever; but an older one
         is not changed: then it is `SchemaOutdated`. Storages without tables take no notice."""
@@ -202,7 +202,7 @@ class Storage(ABC):
     @abstractmethod
     def announce(self, tasks: Sequence[TaskInfo], *, order: str | None = None) -> None:
         """A worker says which tasks it knows. `order` sets for all workers of this storage how queues of one rank are
-        served: by `turns`, or by the age of their jobs (`created`). None leaves that alone; `outlook` answers it."""
+        served: by `turns`, or by the age of their jobs (`created`). None leaves that alone; `poll` answers it."""
 
     # --- working: every call carries a token or an owner ------------------------------------------------------------
 
@@ -248,10 +248,10 @@ class Storage(ABC):
         """`finish`, then `reserve`; storages that can do both in one round trip do."""
         return self.finish(outcomes), self.reserve(owner, queues, limit)
 
-    any_thread_may_wait = False
-    """Whether it is all the same which thread calls `reserve_when_rung`: then that may be the one that runs the job."""
+    supports_threaded_wait = False
+    """Whether it is all the same which thread calls `wait_and_reserve`: then that may be the one that runs the job."""
 
-    def reserve_when_rung(self, owner: str, queues: Mapping[str, int], limit: int, timeout: float) -> list[Job]:
+    def wait_and_reserve(self, owner: str, queues: Mapping[str, int], limit: int, timeout: float) -> list[Job]:
         """`wait`, then `reserve`, for a worker that has nothing to do; storages that can do both in one round trip do.
         An `interrupt` ends the wait; what was reserved all the same is answered."""
         self.wait(timeout, list(queues))
@@ -263,26 +263,34 @@ class Storage(ABC):
     # too, and answered `stale`. Without it, what is asked for is done whatever has happened.
 
     @abstractmethod
-    def abort(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
-        """Waiting jobs become aborted; held ones are asked to stop (see `beat`) and end as aborted unless they
+    def abort(
+        self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[JobVersion] = ()
+    ) -> list[ActionResult]:
+        """Waiting jobs become aborted; held ones are asked to stop (see `heartbeat`) and end as aborted unless they
         complete first."""
 
     @abstractmethod
-    def force_start(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
+    def force_start(
+        self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[JobVersion] = ()
+    ) -> list[ActionResult]:
         """Waiting jobs go next, whatever their delay, retry wait, or a pause of their queue."""
 
     @abstractmethod
     def set_priority(
-        self, job_ids: Sequence[str], priority: int, *, by: str | None = None, seen: Sequence[Seen] = ()
-    ) -> list[Steered]:
+        self, job_ids: Sequence[str], priority: int, *, by: str | None = None, seen: Sequence[JobVersion] = ()
+    ) -> list[ActionResult]:
         """Waiting jobs move in line at once; of held ones it counts when they come in line again."""
 
     @abstractmethod
-    def retry(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
+    def retry(
+        self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[JobVersion] = ()
+    ) -> list[ActionResult]:
         """Dead and aborted jobs are queued with all their tries again; retrying ones are queued now."""
 
     @abstractmethod
-    def delete(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
+    def delete(
+        self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[JobVersion] = ()
+    ) -> list[ActionResult]:
         """Waiting and finished jobs go for good, with their log lines; their events stay."""
 
     @abstractmethod
@@ -292,9 +300,9 @@ class Storage(ABC):
         queue: str,
         *,
         by: str | None = None,
-        seen: Sequence[Seen] = (),
+        seen: Sequence[JobVersion] = (),
         options: Mapping[str, Any] | None = None,
-    ) -> list[Steered]:
+    ) -> list[ActionResult]:
         """Jobs that nobody holds and that may still run go to another queue, which becomes known here; those in line
         stand there at once, by their rank and age. A job that is in it already is left alone.
         `options` are other values of what `job.SETTLED_LATER` names, to be set in the same step: a job whose task was
@@ -393,7 +401,7 @@ class Storage(ABC):
         """Stop or restart a schedule. False: unknown, or it was so already."""
 
     @abstractmethod
-    def record_deed(
+    def record_operator_event(
         self, name: str, kind: Kind, *, job: str | None = None, slot: int | None = None, by: str | None = None
     ) -> None:
         """Write down, as an event and nothing else, what an operator did with a schedule: `run_now` names the job that
@@ -414,16 +422,16 @@ class Storage(ABC):
         A worker whose version of the code no other has is told of by an event `deployed` of its foreman."""
 
     @abstractmethod
-    def beat(self, reports: Mapping[str, Mapping[str, Any]]) -> Beat:
+    def heartbeat(self, reports: Mapping[str, Mapping[str, Any]]) -> HeartbeatReply:
         """One heartbeat for many owners (a foreman's whole crew and itself): overwrites their records, never an
         event. A struck-off owner is not revived but answered as unknown. Tells which of their jobs should stop."""
 
     @abstractmethod
-    def stops(self, owners: Sequence[str]) -> list[Stop]:
+    def abort_requests(self, owners: Sequence[str]) -> list[AbortRequest]:
         """Which held jobs of these owners should stop; a read, cheap enough to ask every second."""
 
     @abstractmethod
-    def outlook(self, foreman: str, owners: Sequence[str], *, after: int = 0) -> Outlook:
+    def poll(self, foreman: str, owners: Sequence[str], *, after: int = 0) -> PollResult:
         """What lies ahead for a foreman whose crew are these owners; one small read, made every second. `after` is an
         event behind which all orders lie that it has not heard: the later, the less there is to look through."""
 

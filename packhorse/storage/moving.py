@@ -21,7 +21,7 @@ from packhorse.storage.records import (
     ClientInfo,
     FailureGroup,
     LogLine,
-    Outlook,
+    PollResult,
     Pruned,
     QueueInfo,
     ScheduleInfo,
@@ -81,8 +81,8 @@ _REFUSED_WHEN_CLOSING = frozenset({"enqueue"})
 _REFUSED = frozenset(
     {
         "enqueue", "abort", "force_start", "set_priority", "set_queue", "retry", "delete", "pause", "resume",
-        "put_schedules", "pause_schedule", "record_deed", "remove_schedule", "announce", "join", "join_client",
-        "leave_client", "subscribe", "acknowledge", "silence_failure", "prune_part",
+        "put_schedules", "pause_schedule", "record_operator_event", "remove_schedule", "announce", "join",
+        "join_client", "leave_client", "subscribe", "acknowledge", "silence_failure", "prune_part",
     }
 )  # fmt: skip
 
@@ -120,14 +120,14 @@ def outlook_of(
     resume_at: int | None,
     looked_to: int = 0,
     order: str | None = None,
-) -> Outlook:
+) -> PollResult:
     """What is told to a foreman. Of what it is time for, only what may be done: whoever waited for the rest would never
     sleep again."""
 
     def until(at: int | None, *, may_be_done: bool) -> int | None:
         return None if at is None or (at <= now and not may_be_done) else max(0, at - now)
 
-    return Outlook(
+    return PollResult(
         now,
         stops=stops,
         queued=queued,

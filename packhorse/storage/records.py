@@ -175,7 +175,7 @@ class TaskInfo(msgspec.Struct, frozen=True):
 # --- steering -----------------------------------------------------------------------------------------------------
 
 
-class Seen(msgspec.Struct, frozen=True, gc=False):
+class JobVersion(msgspec.Struct, frozen=True, gc=False):
     """How a job was when somebody chose it, so that what is done to it later is done to what was seen."""
 
     state: State
@@ -183,7 +183,7 @@ class Seen(msgspec.Struct, frozen=True, gc=False):
     fence: int
 
     @classmethod
-    def of(cls, job: Job) -> Seen:
+    def of(cls, job: Job) -> JobVersion:
         return cls(job.state, job.updated_at, job.fence)
 
     def is_still(self, job: Job) -> bool:
@@ -194,7 +194,7 @@ class Seen(msgspec.Struct, frozen=True, gc=False):
         return job.state is self.state and job.updated_at == self.updated_at
 
 
-class Steered(msgspec.Struct, frozen=True):
+class ActionResult(msgspec.Struct, frozen=True):
     """The answer to steering one job. `state` is its state now; None: there is no such job."""
 
     job_id: str
@@ -204,15 +204,15 @@ class Steered(msgspec.Struct, frozen=True):
     stale: bool = False  # it is no longer as it was seen, and was left alone
 
 
-def left_alone(operation: Operation, job: Job, seen: Seen | None) -> Steered | None:
+def left_alone(operation: Operation, job: Job, seen: JobVersion | None) -> ActionResult | None:
     """The answer for a job to which this is not done: it is not as it was seen, or its state does not allow it. None:
     it may be done. Storages ask under the job's lock."""
     if seen is not None and not seen.is_still(job):
-        return Steered(job.id, False, job.state, stale=True)
-    return None if is_legal(operation, job.state) else Steered(job.id, False, job.state)
+        return ActionResult(job.id, False, job.state, stale=True)
+    return None if is_legal(operation, job.state) else ActionResult(job.id, False, job.state)
 
 
-def seen_by_id(job_ids: Sequence[str], seen: Sequence[Seen]) -> dict[str, Seen]:
+def seen_by_id(job_ids: Sequence[str], seen: Sequence[JobVersion]) -> dict[str, JobVersion]:
     """What was seen of each; of none, if nothing was."""
     return dict(zip(job_ids, seen, strict=True)) if seen else {}
 
@@ -300,22 +300,22 @@ class WorkerInfo(msgspec.Struct, frozen=True):
         return is_told and all(each.code_version != version for each in others if each.subject is Subject.WORKER)
 
 
-class Stop(msgspec.Struct, frozen=True):
+class AbortRequest(msgspec.Struct, frozen=True):
     """A held job that should end."""
 
     token: Token
     reason: Reason
 
 
-class Beat(msgspec.Struct, frozen=True):
+class HeartbeatReply(msgspec.Struct, frozen=True):
     """The answer to a heartbeat."""
 
     now: int
     unknown: list[str]  # owners that the storage does not know, or no longer: they must join anew
-    stops: list[Stop]
+    stops: list[AbortRequest]
 
 
-class Outlook(msgspec.Struct, frozen=True):
+class PollResult(msgspec.Struct, frozen=True):
     """What a foreman has to see to, and when; all of one moment. The times are microseconds from then on, 0 when it is
     time already. They are None when nothing comes, and when it is time but nothing may be done, because the storage is
     moved."""

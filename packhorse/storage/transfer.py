@@ -143,7 +143,7 @@ def _begin_anew(source: End, target: End) -> Move:
         raise CopyRefused(what, hint="nothing was changed; name another storage to copy to")
     if there:
         raise _not_empty(target, there)
-    target.storage.announce([], order=source.storage.outlook("", []).order)
+    target.storage.announce([], order=source.storage.poll("", []).order)
     mark = Move(new_id(), Stage.FILLING, source.address, target.storage.now())
     _set(target, mark, None)
     if source.storage.move() == mark:

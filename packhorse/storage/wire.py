@@ -34,26 +34,37 @@ _OF_ONE_PROCESS = frozenset(
     {
         *(
             "close",
-            "make_nothing",
+            "require_existing",
             "measured",
             "connections",
             "approximate_now",
             "enqueue_within",
             "can_be_read_beside",
         ),
-        *("reserve_when_rung", "interrupt"),
+        *("wait_and_reserve", "interrupt"),
     }
 )
 
 
-class Question:
-    """One call of the contract, as it is sent."""
+_WIRE_NAMES = {
+    "heartbeat": "beat",
+    "abort_requests": "stops",
+    "poll": "outlook",
+    "record_operator_event": "record_deed",
+}
+"""Operations that older programs know by another name. Names on the wire never change."""
 
-    def __init__(self, name: str) -> None:
-        method = getattr(Storage, name)
+
+class Question:
+    """One call of the contract, as it is sent: `name` is its name on the wire, `operation` the storage's method."""
+
+    def __init__(self, operation: str) -> None:
+        method = getattr(Storage, operation)
+        name = _WIRE_NAMES.get(operation, operation)
         hints = get_type_hints(method)
         parameters = list(inspect.signature(method).parameters.values())[1:]
         self.name = name
+        self.operation = operation
         self._fields = tuple(one.name for one in parameters)
         self._keywords = frozenset(one.name for one in parameters if one.kind is one.KEYWORD_ONLY)
         fields = [_field(one, hints[one.name]) for one in parameters]
@@ -81,7 +92,7 @@ class Question:
         """The body of the answer: what this storage says to the call with these arguments."""
         plain = [getattr(given, name) for name in self._fields if name not in self._keywords]
         named = {name: getattr(given, name) for name in self._keywords}
-        return msgspec.json.encode(getattr(storage, self.name)(*plain, **named))
+        return msgspec.json.encode(getattr(storage, self.operation)(*plain, **named))
 
     def answered(self, body: bytes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The answer in this body, as the call with these arguments answers."""
@@ -104,11 +115,14 @@ def _field(parameter: inspect.Parameter, kind: Any) -> Any:
 
 
 QUESTIONS: dict[str, Question] = {
-    name: Question(name)
-    for name, method in vars(Storage).items()
-    if inspect.isfunction(method) and not name.startswith("_") and name not in _OF_ONE_PROCESS
+    question.name: question
+    for question in (
+        Question(operation)
+        for operation, method in vars(Storage).items()
+        if inspect.isfunction(method) and not operation.startswith("_") and operation not in _OF_ONE_PROCESS
+    )
 }
-"""Every question by its name."""
+"""Every question by its name on the wire."""
 
 
 class Greeting(msgspec.Struct, frozen=True):

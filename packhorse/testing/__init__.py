@@ -123,7 +123,7 @@ class Rehearsal:
 
     def tick(self) -> None:
         """Do what a foreman does from time to time: promote what is due, tick the schedules, end what has expired."""
-        self._storage.beat({_OWNER: {}})
+        self._storage.heartbeat({_OWNER: {}})
         self.app.put_schedules()
         for chore in self._chores:
             while chore.run() == 0:  # there is more
@@ -348,7 +348,7 @@ class _SeatHere(Seat):
         self.begin(0)
 
     def is_stopping(self) -> bool:
-        for stop in self._storage.stops([_OWNER]):
+        for stop in self._storage.abort_requests([_OWNER]):
             if stop.token == self.job.token and self.stop_reason is None:
                 self.stop(stop.reason, "it was aborted")
         return super().is_stopping()

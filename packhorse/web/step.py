@@ -11,9 +11,9 @@ from packhorse.core.errors import BadValue
 from packhorse.core.job import Job, Operation
 from packhorse.core.task import TaskOptions, check_name
 from packhorse.storage import Storage
-from packhorse.storage.records import Seen, Steered
+from packhorse.storage.records import ActionResult, JobVersion
 
-Many = Callable[[Storage, Sequence[Job], str], list[Steered]]
+Many = Callable[[Storage, Sequence[Job], str], list[ActionResult]]
 """Does something to these jobs, as far as they are as they were seen, on behalf of somebody."""
 
 
@@ -60,5 +60,5 @@ class Step(NamedTuple):
         )
 
 
-def _to(jobs: Sequence[Job], steer: Callable[..., list[Steered]]) -> list[Steered]:
-    return steer([job.id for job in jobs], seen=[Seen.of(job) for job in jobs])
+def _to(jobs: Sequence[Job], steer: Callable[..., list[ActionResult]]) -> list[ActionResult]:
+    return steer([job.id for job in jobs], seen=[JobVersion.of(job) for job in jobs])

@@ -29,7 +29,7 @@ from packhorse.monitor.retention import retention
 from packhorse.monitor.stacks import ask_for_stacks, crew_of, have_answered, refuse_to_pool
 from packhorse.storage import BATCH
 from packhorse.storage.backup import NO_NEED, back_up, beside, compact, file_of
-from packhorse.storage.records import EventFilter, Filter, Pruned, Steered, WorkerInfo
+from packhorse.storage.records import ActionResult, EventFilter, Filter, Pruned, WorkerInfo
 from packhorse.web.glance import Glance
 from packhorse.web.reader import Reader
 from packhorse.web.security.operator import Operator, Role
@@ -217,7 +217,7 @@ class Steps:
         return Progress(done.pop("changed", 0), {word: number for word, number in done.items() if number})
 
     @staticmethod
-    def _count(done: Counter[str], answers: list[Steered]) -> None:
+    def _count(done: Counter[str], answers: list[ActionResult]) -> None:
         for answer in answers:
             if answer.changed:
                 done["changed"] += 1

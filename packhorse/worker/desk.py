@@ -532,7 +532,7 @@ class Desk:
             return
         work = partial(self._take_when_rung, wanted, seconds)
         deputed = Deputed.NOBODY
-        if self._storage.any_thread_may_wait and not self._goes_itself:
+        if self._storage.supports_threaded_wait and not self._goes_itself:
             deputed = depute(self._floor.threads.lend, work, self._storage.interrupt)
         # Should it have been our own fault, it is raised when the desk does the same itself, the next time.
         self._goes_itself = deputed is Deputed.DISTURBED
@@ -565,7 +565,7 @@ class Desk:
 
     def _reserve_when_rung(self, wanted: int, seconds: float) -> list[Job]:
         if not self._by_age:
-            return self._storage.reserve_when_rung(self._owner, self._served.to_wait_for, wanted, seconds)
+            return self._storage.wait_and_reserve(self._owner, self._served.to_wait_for, wanted, seconds)
         self._storage.wait(seconds, list(self._served.to_wait_for))
         return self._reserve(wanted)
 

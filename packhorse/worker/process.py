@@ -160,7 +160,7 @@ class WorkerProcess:
         announce(self._storage, self.app.announcements(), None if has_foreman else self.app.settings.chosen_order)
         self.desk.look_for_queues()
         self._storage.join(self._record(self.assignment.concurrency))
-        self.desk.follow(self._storage.outlook(self._owner, []).order)
+        self.desk.follow(self._storage.poll(self._owner, []).order)
         self.app.put_schedules()  # also those that came with the file just saved, or the version just deployed
         served = self.floor.served
         self._say(

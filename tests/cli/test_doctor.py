@@ -207,7 +207,7 @@ def test_clocks_that_are_apart(yard: Yard, packhorse: Call, monkeypatch: pytest.
 def test_foremen_that_are_quiet_unhealthy_or_of_another_version(yard: Yard, packhorse: Call):
     yard.join()
     yard.storage.join(WorkerInfo("f2", Subject.FOREMAN, host="pony", pid=21, info={"version": "0.0.1"}))
-    yard.storage.beat({FOREMAN: {"state": "quiet"}, "f2": {"state": "unhealthy", "problem": "no memory"}})
+    yard.storage.heartbeat({FOREMAN: {"state": "quiet"}, "f2": {"state": "unhealthy", "problem": "no memory"}})
 
     told = found(packhorse)
 
@@ -257,7 +257,7 @@ def test_jobs_in_a_paused_queue_are_told_beside_those_in_line(yard: Yard, packho
 
 def test_foremen_that_take_no_jobs_while_some_wait_are_bad(yard: Yard, packhorse: Call):
     yard.join()
-    yard.storage.beat({FOREMAN: {"state": "working", "wanted": 0, "max": 0}})
+    yard.storage.heartbeat({FOREMAN: {"state": "working", "wanted": 0, "max": 0}})
     alone = found(packhorse)["crew"]
     yard.add()
 

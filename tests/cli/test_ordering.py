@@ -116,7 +116,7 @@ def test_the_question_shows_who_is_meant(yard: Yard):
 
 def test_scaling_up_goes_from_what_there_is_now(yard: Yard, packhorse: Call):
     yard.join()
-    yard.storage.beat({FOREMAN: {"wanted": 3, "min": 1, "max": 4}})
+    yard.storage.heartbeat({FOREMAN: {"wanted": 3, "min": 1, "max": 4}})
 
     with obedient(yard, FOREMAN):
         result = packhorse("scale", "+2", "--all", "--wait", "30s")
@@ -127,7 +127,7 @@ def test_scaling_up_goes_from_what_there_is_now(yard: Yard, packhorse: Call):
 
 def test_fewer_is_no_option(yard: Yard, packhorse: Call):
     yard.join()
-    yard.storage.beat({FOREMAN: {"wanted": 3, "min": 1, "max": 4}})
+    yard.storage.heartbeat({FOREMAN: {"wanted": 3, "min": 1, "max": 4}})
 
     packhorse("scale", "-1", "--all", "--wait", "0s")
 
@@ -137,7 +137,7 @@ def test_fewer_is_no_option(yard: Yard, packhorse: Call):
 @pytest.mark.parametrize("told", ["x", [5], {}])
 def test_a_foreman_that_tells_nonsense_of_itself_is_scaled_all_the_same(yard: Yard, packhorse: Call, told: object):
     yard.join()
-    yard.storage.beat({FOREMAN: {"wanted": told, "min": told, "max": 4, "order": told}})
+    yard.storage.heartbeat({FOREMAN: {"wanted": told, "min": told, "max": 4, "order": told}})
 
     packhorse("scale", "2", "--all", "--wait", "0s")
 

@@ -124,7 +124,7 @@ def test_below_the_table_stands_what_ended_since_ever_and_today(yard: Yard, pack
 def test_the_calls_of_workers_are_told_with_waiting_and_running_apart(yard: Yard, packhorse: Call):
     yard.join()
     yard.storage.join(WorkerInfo("second"))
-    yard.storage.beat(
+    yard.storage.heartbeat(
         {
             WORKER: {"storage": {"finish": [3, 300, 200, 9_000, 4_000, 5_000], "reserve": [1, 0, 0, 100, 100, 100]}},
             "second": {"storage": {"finish": [1, 100, 100, 3_000, 3_000, 3_000]}},

@@ -25,7 +25,7 @@ NOON = 1_800_000_000 * SECOND
 
 def test_it_tells_of_storage_workers_the_last_hour_and_each_queue(yard: Yard, packhorse: Call):
     yard.in_every_state()
-    yard.storage.beat({FOREMAN: {}, WORKER: {"busy": 4}})
+    yard.storage.heartbeat({FOREMAN: {}, WORKER: {"busy": 4}})
 
     result = packhorse("status")
 
@@ -86,7 +86,7 @@ def test_what_needs_attention_is_told_with_what_to_try(yard: Yard, packhorse: Ca
 
 def test_a_quiet_foreman_and_a_queue_that_nobody_serves_are_told(yard: Yard, packhorse: Call):
     yard.join()
-    yard.storage.beat({FOREMAN: {"state": "quiet"}})
+    yard.storage.heartbeat({FOREMAN: {"state": "quiet"}})
     yard.add(queue="print")
 
     result = packhorse("status")
@@ -104,7 +104,7 @@ def test_jobs_that_wait_for_their_time_are_not_said_to_wait_in_line(yard: Yard, 
 def test_a_foreman_without_workers_is_told_to_keep_some(yard: Yard, packhorse: Call):
     yard.join()
     yard.storage.leave(WORKER)
-    yard.storage.beat({FOREMAN: {"state": "working", "wanted": 0, "max": 0}})
+    yard.storage.heartbeat({FOREMAN: {"state": "working", "wanted": 0, "max": 0}})
     yard.add()
 
     told = packhorse("status").stdout

@@ -123,7 +123,7 @@ def test_a_job_that_completes_before_it_hears_of_its_abort_is_not_called_aborted
 
 
 def stop_when_asked(storage: Storage, job: Job) -> Outcome:
-    until(lambda: storage.stops(["by-hand"]), "the job is asked to stop")
+    until(lambda: storage.abort_requests(["by-hand"]), "the job is asked to stop")
     return Stopped(job.token)
 
 

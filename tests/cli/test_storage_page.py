@@ -53,7 +53,7 @@ def test_facts_are_told_by_what_they_are():
 def test_connections_of_all_processes_are_told(yard: Yard, packhorse: Call):
     yard.join()
     ids = [worker.id for worker in yard.storage.workers()]
-    yard.storage.beat({owner: {"connections_open": 4, "connections_in_use": 1} for owner in ids})
+    yard.storage.heartbeat({owner: {"connections_open": 4, "connections_in_use": 1} for owner in ids})
 
     told = json.loads(packhorse("storage", "--json").stdout)["all_connections"]
     text = packhorse("storage").stdout

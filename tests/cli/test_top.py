@@ -72,7 +72,7 @@ def test_numbers_turn_to_the_other_panes(top: Top, key: str, text: str):
 
 
 def test_a_worker_is_as_busy_as_it_holds_jobs_whatever_its_last_heartbeat_said(top: Top, yard: Yard):
-    yard.storage.beat({WORKER: {"busy": 4}})
+    yard.storage.heartbeat({WORKER: {"busy": 4}})
     top.look()
 
     shown = press(top, "4")

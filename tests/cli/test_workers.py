@@ -33,7 +33,7 @@ def test_workers_stand_below_their_foreman_with_what_they_hold(yard: Yard, packh
 def test_in_a_pipe_workers_and_foremen_say_how_they_are(yard: Yard, packhorse: Call):
     yard.storage.join(WorkerInfo("f1", Subject.FOREMAN, host="mule", pid=1))
     yard.storage.join(WorkerInfo("w1", foreman="f1", host="mule", pid=2))
-    yard.storage.beat({"f1": {"state": "working"}, "w1": {"state": "working"}})
+    yard.storage.heartbeat({"f1": {"state": "working"}, "w1": {"state": "working"}})
 
     lines = packhorse("workers").stdout.splitlines()
 
@@ -149,7 +149,7 @@ def test_who_beats_again_is_listed_again(yard: Yard, packhorse: Call):
         then.join(WorkerInfo("frozen"))
     assert lines(packhorse("workers", "--json").stdout) == []
 
-    yard.storage.beat({"frozen": {}})
+    yard.storage.heartbeat({"frozen": {}})
 
     assert [worker["id"] for worker in lines(packhorse("workers", "--json").stdout)] == ["frozen"]
     assert "Nobody is gone" in packhorse("workers", "--gone").stderr

@@ -412,12 +412,12 @@ def test_a_hangup_reloads_the_order_of_queues(tmp_path: Path, start: Start):
     work = start("work", "--max", "1")
     with Packhorse(f"sqlite:///{tmp_path / 'jobs.db'}") as app:
         result_of_a_job(tmp_path)
-        assert app.storage.outlook("nobody", []).order == "turns"
+        assert app.storage.poll("nobody", []).order == "turns"
         (tmp_path / "pyproject.toml").write_text("[tool.packhorse]\norder = 'created'\n")
 
         work.process.send_signal(signal.SIGHUP)
 
-        until(lambda: app.storage.outlook("nobody", []).order == "created", "the order is that of the settings")
+        until(lambda: app.storage.poll("nobody", []).order == "created", "the order is that of the settings")
     assert work.end() == 0
 
 

@@ -218,7 +218,7 @@ def test_a_pool_leaves_the_programs_logging_alone(app: Packhorse):
 def test_stopping_a_pool_waits_for_the_call_that_is_under_way(app: Packhorse, monkeypatch: pytest.MonkeyPatch):
     shop(app)
     begun, may_answer, answered = threading.Event(), threading.Event(), threading.Event()
-    outlook = type(app.storage).outlook
+    outlook = type(app.storage).poll
 
     def slow_outlook(*args: Any, **options: Any) -> Any:
         begun.set()
@@ -227,7 +227,7 @@ def test_stopping_a_pool_waits_for_the_call_that_is_under_way(app: Packhorse, mo
         return outlook(*args, **options)
 
     monkeypatch.setattr(embedded, "_LAST_WORDS", PATIENCE)
-    monkeypatch.setattr(type(app.storage), "outlook", slow_outlook)
+    monkeypatch.setattr(type(app.storage), "poll", slow_outlook)
     pool = app.pool(1).start()
     assert begun.wait(PATIENCE)
     stopping = threading.Thread(target=pool.stop)

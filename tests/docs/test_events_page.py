@@ -103,8 +103,8 @@ def others(storage: Memory, clock: TurnedClock) -> None:
     storage.tick("daily", plan.next_at, clock() + HOUR, [], [Tick("daily", plan.next_at, "missed", 0, None)])
     for paused in (True, False):
         storage.pause_schedule("daily", paused, by="ann")
-    storage.record_deed("daily", Kind.RUN_NOW, job="a", by="ann")
-    storage.record_deed("daily", Kind.SKIPPED, slot=clock(), by="ann")
+    storage.record_operator_event("daily", Kind.RUN_NOW, job="a", by="ann")
+    storage.record_operator_event("daily", Kind.SKIPPED, slot=clock(), by="ann")
     storage.remove_schedule("daily", by="ann")
     done = in_state(storage, COMPLETED)
     for client in ("shop", "post"):
@@ -113,7 +113,7 @@ def others(storage: Memory, clock: TurnedClock) -> None:
     storage.acknowledge("shop", [done.id])
     storage.subscribe("post", [in_state(storage, COMPLETED).id])
     storage.leave_client("shop")
-    storage.record_deed("s1", Kind.SIGNED_OUT, by="ann")
+    storage.record_operator_event("s1", Kind.SIGNED_OUT, by="ann")
     for subject in (Subject.WORKER, Subject.FOREMAN):
         for name in ("stays", "goes"):
             storage.join(WorkerInfo(f"{subject}-{name}", subject, host="here", pid=7, info={"code_version": "v1"}))

@@ -14,7 +14,7 @@ from packhorse.foreman.heartbeat import Heartbeat, skew_of
 from packhorse.foreman.member import Member
 from packhorse.foreman.pulse import Record
 from packhorse.storage.memory import Memory
-from packhorse.storage.records import Beat, Outlook
+from packhorse.storage.records import HeartbeatReply, PollResult
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_the_time_that_the_lookout_has_seen_is_as_good(
     heartbeat: Heartbeat, clock: TurnedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = clock()
-    heartbeat.heed(Outlook(now), NOW, NOW)
+    heartbeat.heed(PollResult(now), NOW, NOW)
     monkeypatch.setattr(heartbeat._storage, "now", lambda: pytest.fail("it need not be asked"))
 
     assert heartbeat.steady_time() == now
@@ -74,13 +74,13 @@ def test_by_a_clock_that_was_set_before_the_lookout_saw_it_nobody_is_silent(
     heartbeat: Heartbeat, clock: TurnedClock
 ) -> None:
     clock.turn(3_600)
-    heartbeat.heed(Outlook(clock()), NOW, NOW)
+    heartbeat.heed(PollResult(clock()), NOW, NOW)
 
     assert heartbeat.steady_time() is None
 
 
 def test_what_was_seen_a_while_ago_is_asked_for_again(heartbeat: Heartbeat, clock: TurnedClock) -> None:
-    heartbeat.heed(Outlook(clock() - 10 * SECOND), NOW - 10.0, NOW - 10.0)
+    heartbeat.heed(PollResult(clock() - 10 * SECOND), NOW - 10.0, NOW - 10.0)
 
     assert heartbeat.steady_time() == clock()
 
@@ -178,13 +178,13 @@ def test_reports_that_the_storage_refuses_cost_nobody_the_beat(
 ) -> None:
     troubled = Troubled(clock)
     troubled.members[0].told.return_value = {"odd": object()}
-    real = troubled.storage.beat
+    real = troubled.storage.heartbeat
 
-    def beat(reports: dict[str, dict[str, object]]) -> Beat:
+    def beat(reports: dict[str, dict[str, object]]) -> HeartbeatReply:
         json.dumps(reports)  # as every other storage does
         return real(reports)
 
-    monkeypatch.setattr(troubled.storage, "beat", beat)
+    monkeypatch.setattr(troubled.storage, "heartbeat", beat)
 
     troubled.heartbeat.step()
 

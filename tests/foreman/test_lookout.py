@@ -153,7 +153,7 @@ def test_the_backlog_is_read_while_jobs_are_in_line_and_nothing_waits_when_none_
 
 def test_while_the_storage_is_away_nobody_knows_what_waits(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as away:
-        away.setattr(watched.storage, "outlook", Mock(side_effect=StorageUnavailable("gone")))
+        away.setattr(watched.storage, "poll", Mock(side_effect=StorageUnavailable("gone")))
         with pytest.raises(StorageUnavailable):
             watched.lookout.step()
     assert watched.backlog.need is None

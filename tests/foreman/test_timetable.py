@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from packhorse.foreman.timetable import Timetable
-from packhorse.storage.records import Outlook
+from packhorse.storage.records import PollResult
 
 
 class Recorded:
@@ -68,7 +68,7 @@ def test_a_chore_that_says_when_it_wants_to_run_is_run_just_then(clock: Clock) -
 
 
 class RecordedAndForeseen(Recorded):
-    def due_in(self, outlook: Outlook) -> int | None:
+    def due_in(self, outlook: PollResult) -> int | None:
         return outlook.due_in
 
 
@@ -78,10 +78,10 @@ def test_a_chore_that_is_foreseen_comes_just_then_and_never_later(clock: Clock) 
     clock.now = 2.0
     timetable.step()
 
-    timetable.heed(Outlook(0, due_in=300_000))
+    timetable.heed(PollResult(0, due_in=300_000))
     assert is_woken(timetable)
-    timetable.heed(Outlook(0, due_in=500_000))
-    timetable.heed(Outlook(0))
+    timetable.heed(PollResult(0, due_in=500_000))
+    timetable.heed(PollResult(0))
     assert not is_woken(timetable)
     clock.go_through(timetable, until=3.0)
 
@@ -94,7 +94,7 @@ def test_what_is_seen_while_a_chore_runs_is_not_forgotten(clock: Clock) -> None:
     run = chore.run
 
     def overtaken() -> float | None:
-        timetable.heed(Outlook(0, due_in=200_000))
+        timetable.heed(PollResult(0, due_in=200_000))
         return run()
 
     chore.run = overtaken
@@ -111,7 +111,7 @@ def test_one_that_is_not_foreseen_keeps_its_time(clock: Clock) -> None:
     clock.now = 2.0
     timetable.step()
 
-    timetable.heed(Outlook(0, due_in=0, expires_in=0, ticks_in=0))
+    timetable.heed(PollResult(0, due_in=0, expires_in=0, ticks_in=0))
 
     assert not is_woken(timetable)
     assert timetable.step() > 10

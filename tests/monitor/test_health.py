@@ -29,7 +29,7 @@ def clock() -> TurnedClock:
 def foreman_finding(storage: Storage, **reports: dict[str, Any]) -> Finding:
     for place, (name, report) in enumerate(reports.items()):
         storage.join(WorkerInfo(name, Subject.FOREMAN, host="mule", pid=11 + place))
-        storage.beat({name: report})
+        storage.heartbeat({name: report})
     return next(finding for finding in look(storage, 15 * SECOND, 5 * MINUTE) if finding.name == "foreman")
 
 

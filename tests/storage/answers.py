@@ -17,7 +17,7 @@ from packhorse.core.event import Event, Subject
 from packhorse.core.job import Job, Token
 from packhorse.core.outcome import Halted, Outcome, Overrun, Released, Verdict
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import LogLine, Outlook, Placement, Pruned
+from packhorse.storage.records import LogLine, Placement, PollResult, Pruned
 
 
 class Refusal(NamedTuple):
@@ -60,7 +60,7 @@ def plain(value: Any) -> Any:
         return replace(value, seq=0)
     if isinstance(value, Event | LogLine):
         return replace(value, id=0)
-    if isinstance(value, Outlook):
+    if isinstance(value, PollResult):
         return replace(value, looked_to=0)
     if isinstance(value, Pruned):
         return replace(value, events=0)  # it depends on the order in which the events of one call were told

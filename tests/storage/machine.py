@@ -348,13 +348,13 @@ class Machine(RuleBasedStateMachine):
 
     @move(1, picks=st.lists(st.integers(-3, 3), max_size=3))
     def beat(self, picks: list[int]) -> None:
-        self.both("beat", {self.owner(pick): {"busy": len(self.calls)} for pick in picks})
+        self.both("heartbeat", {self.owner(pick): {"busy": len(self.calls)} for pick in picks})
 
     @move(2)
     def beat_for_all(self) -> None:
-        self.both("stops", self.owners)
-        self.both("outlook", "nobody", self.owners)
-        self.both("beat", {owner: {} for owner in self.owners})
+        self.both("abort_requests", self.owners)
+        self.both("poll", "nobody", self.owners)
+        self.both("heartbeat", {owner: {} for owner in self.owners})
 
     @move(1, owner=st.integers(-2, 3), lost=LOST)
     def leave(self, owner: int = 0, lost: bool = False) -> None:
@@ -402,7 +402,7 @@ class Machine(RuleBasedStateMachine):
     @move(3, how=st.sampled_from(["promote", "expire"]), limit=BATCHES)
     def keep_time(self, how: str, limit: int = 500) -> None:
         self.both("next_due")
-        self.both("outlook", "nobody", self.owners)
+        self.both("poll", "nobody", self.owners)
         self.both(how, limit=limit)
 
     @move(2, lease=st.sampled_from([LEASE, LEASE, LEASE, 0, SECOND]), recovered=st.booleans(), limit=BATCHES)
@@ -476,7 +476,7 @@ class Machine(RuleBasedStateMachine):
         if how == "remove":
             self.both("remove_schedule", name, by=by)
         elif how == "skip":
-            self.both("record_deed", name, Kind.SKIPPED, slot=7, by=by)
+            self.both("record_operator_event", name, Kind.SKIPPED, slot=7, by=by)
         else:
             self.both("pause_schedule", name, how == "pause", by=by)
 
@@ -571,7 +571,7 @@ class Machine(RuleBasedStateMachine):
     @move(1)
     def compare_everything(self) -> None:
         """What is too dear for every step."""
-        self.compare_answers("outlook", "nobody", self.owners)
+        self.compare_answers("poll", "nobody", self.owners)
         for name in ("queues", "tasks", "workers", "clients", "schedules", "next_due", "failures"):
             self.compare_answers(name)
         for job_id in self.ids:
@@ -592,7 +592,7 @@ class Machine(RuleBasedStateMachine):
 
     def compare_pauses(self) -> None:
         self.compare_answers("queues")
-        self.compare_answers("outlook", "nobody", self.owners)
+        self.compare_answers("poll", "nobody", self.owners)
 
     def compare_charts(self) -> None:
         for span in Span:

@@ -30,10 +30,10 @@ from packhorse.storage.records import (
     ClientInfo,
     EventFilter,
     Filter,
+    JobVersion,
     LogLine,
     Retention,
     ScheduleInfo,
-    Seen,
     TaskInfo,
     Tick,
     WorkerInfo,
@@ -88,10 +88,10 @@ CALLS: dict[str, dict[str, Any]] = {
         "ticks": [Tick("nightly", 5, "enqueued", 5, "slot")],
     },
     "pause_schedule": {"name": "nightly", "paused": True, "by": "ann"},
-    "record_deed": {"name": "nightly", "kind": Kind.RUN_NOW, "job": "whole", "slot": 5, "by": "ann"},
+    "record_operator_event": {"name": "nightly", "kind": Kind.RUN_NOW, "job": "whole", "slot": 5, "by": "ann"},
     "remove_schedule": {"name": "none", "by": "ann"},
     "join": {"worker": WorkerInfo("bob", host="mule", pid=7, queues=["mail"], info={"a": 1}, report={"b": 1})},
-    "beat": {"reports": {"ann": {"done": 3}}},
+    "heartbeat": {"reports": {"ann": {"done": 3}}},
     "leave": {"owner": "nobody", "why": "stopped", "ran": ["none"]},
     "record_stat": {"owner": "ann", "report": {"done": 3}},
     "order": {"owner": "ann", "order": Order(Do.SCALE, "bob", 1, 2, 3), "by": "ann"},
@@ -151,12 +151,13 @@ def is_shown(storage: Storage) -> bool:
 
 
 def test_every_call_that_writes_is_tried_here() -> None:
-    assert {*CALLS, "enqueue_within", "reserve_when_rung", "set_move", "load"} == WRITES
+    assert {*CALLS, "enqueue_within", "wait_and_reserve", "set_move", "load"} == WRITES
     reading = {
-        "close", "make_nothing", "now", "health", "measured", "pending_migrations", "migrate", "get", "get_many",
+        "close", "require_existing", "now", "health", "measured", "pending_migrations", "migrate", "get", "get_many",
         "find", "find_by_id", "count", "tallies", "queues", "tasks", "next_due", "roll_up", "schedules", "ticks",
-        "stops", "outlook", "workers", "clients", "subscribers", "outcomes_for", "events", "log_lines", "failures",
-        "approximate_now", "connections", "can_be_read_beside", "series", "totals", "move", "dump", "wait", "interrupt",
+        "abort_requests", "poll", "workers", "clients", "subscribers", "outcomes_for", "events", "log_lines",
+        "failures", "approximate_now", "connections", "can_be_read_beside", "series", "totals", "move", "dump", "wait",
+        "interrupt",
     }  # fmt: skip
     calls = {name for name, what in vars(Storage).items() if inspect.isfunction(what) and not name.startswith("_")}
     assert calls - reading == WRITES
@@ -254,8 +255,8 @@ def test_the_longest_that_is_taken_can_be_shown(storage: Storage) -> None:
 
 @pytest.mark.parametrize("kind", ["exploded", "", "ADDED"])
 def test_an_event_of_a_kind_that_nobody_knows_is_refused(storage: Storage, kind: str) -> None:
-    with pytest.raises(BadValue, match="record_deed: kind must be a kind of event"):
-        storage.record_deed("nightly", kind_of(kind))
+    with pytest.raises(BadValue, match="record_operator_event: kind must be a kind of event"):
+        storage.record_operator_event("nightly", kind_of(kind))
 
     assert storage.events(EventFilter()) == []
 
@@ -288,6 +289,6 @@ def test_what_was_seen_is_checked_with_the_ids(storage: Storage) -> None:
     job = add(storage)
 
     with pytest.raises(PackhorseError, match=r"abort: seen\[0\].updated_at"):
-        storage.abort([job.id], seen=[replace(Seen.of(job), updated_at=-1)])
+        storage.abort([job.id], seen=[replace(JobVersion.of(job), updated_at=-1)])
 
     assert stored(storage, job.id) == job

@@ -12,7 +12,7 @@ from tests.system.world import ONLY_READING
 # Nothing is held, so these find nothing to change, or they write of processes only.
 GOES_ON = {
     *("start", "finish", "finish_and_reserve", "release", "check_in", "rescue_owner"),
-    *("beat", "leave", "record_stat", "order"),
+    *("heartbeat", "leave", "record_stat", "order"),
     *("set_move", "load"),
 }
 OPERATIONS = {name for name, value in vars(Storage).items() if callable(value) and not name.startswith("_")}
@@ -29,7 +29,7 @@ def told(stage: Stage, call: str) -> str:
 def test_only_these_calls_go_on_while_a_storage_is_copied(stage: Stage) -> None:
     going = {name for name in OPERATIONS - ONLY_READING if told(stage, name) == "goes on"}
 
-    assert going - {"enqueue_within", "reserve_when_rung"} == GOES_ON  # which ask by the names of enqueue and reserve
+    assert going - {"enqueue_within", "wait_and_reserve"} == GOES_ON  # which ask by the names of enqueue and reserve
 
 
 def test_while_it_closes_only_new_jobs_are_refused() -> None:

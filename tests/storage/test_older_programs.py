@@ -49,7 +49,7 @@ def test_the_end_of_a_pause_goes_with_it_also_if_another_version_has_resumed(sto
 
     (queue,) = storage.queues()
     assert (queue.is_paused, queue.paused_until, queue.is_over(clock())) == (False, None, False)
-    assert storage.outlook("foreman", []).resumes_in is None
+    assert storage.poll("foreman", []).resumes_in is None
     assert not storage.resume("mail", over=True)
 
 
@@ -62,7 +62,7 @@ def test_the_pause_of_another_version_has_not_the_end_of_an_earlier_one(storage:
     (queue,) = storage.queues()
     assert (queue.paused_at, queue.paused_why, queue.paused_until) == (clock(), "for good", None)
     assert [each.paused_until for each in storage.dump(Section.QUEUES).rows] == [None]
-    assert storage.outlook("foreman", []).resumes_in is None
+    assert storage.poll("foreman", []).resumes_in is None
     clock.turn("2h")
     assert not storage.resume("mail", over=True)
     assert storage.resume("mail")
@@ -75,7 +75,7 @@ def test_a_pause_after_those_of_another_version_has_its_own_end(storage: Any, cl
 
     storage.pause("mail", duration=MINUTE)
 
-    assert storage.outlook("foreman", []).resumes_in == MINUTE
+    assert storage.poll("foreman", []).resumes_in == MINUTE
     assert [each.paused_until for each in storage.dump(Section.QUEUES).rows] == [clock() + MINUTE]
     clock.turn("1m")
     assert storage.resume("mail", over=True)

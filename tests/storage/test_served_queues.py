@@ -201,7 +201,7 @@ def test_the_order_that_one_program_sets_is_that_of_all_workers(crew: Crew) -> N
     WorkerProcess(plain, crew.storage, Assignment("bob", concurrency=1, burst=True)).run()
 
     assert crew.ran == [0, 1, 2, 3]
-    assert crew.storage.outlook("", []).order == "created"
+    assert crew.storage.poll("", []).order == "created"
 
 
 def test_a_worker_follows_the_order_that_its_foreman_tells(crew: Crew) -> None:

@@ -101,7 +101,7 @@ def test_the_order_of_queues_comes_along(old: Storage, new: Storage) -> None:
 
     copy(old, new)
 
-    assert new.outlook("", []).order == "created"
+    assert new.poll("", []).order == "created"
 
 
 def test_an_old_storage_that_was_opened_meanwhile_makes_the_copy_void(old: Storage, new: Storage) -> None:

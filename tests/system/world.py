@@ -73,7 +73,7 @@ def fill(storage: Storage, clock: TurnedClock) -> None:
     _build_what_is_held(storage)
     _build_what_ended(storage)
     clock.set(NOW)
-    storage.beat({"ann": {}})
+    storage.heartbeat({"ann": {}})
 
 
 def migrate(path: Path) -> None:
@@ -231,7 +231,7 @@ OPERATIONS = [
         "finish_and_reserve",
         lambda s: s.finish_and_reserve([Completed(token("run-1")), Completed(token("run-2"))], "ann", QUEUES, 100),
     ),
-    _operation("reserve_when_rung", lambda s: s.reserve_when_rung("ann", QUEUES, 100, 0.01)),
+    _operation("wait_and_reserve", lambda s: s.wait_and_reserve("ann", QUEUES, 100, 0.01)),
     # steering
     _operation("abort", lambda s: s.abort(["mail-1", "later", "retrying", "run-1", "run-6", "nobody"], by="eve")),
     _operation("force_start", lambda s: s.force_start(["mail-5", "later", "paused", "run-1"]), repeats=False),
@@ -270,11 +270,15 @@ OPERATIONS = [
         ),
     ),
     _operation("pause_schedule", lambda s: s.pause_schedule("weekly", True, by="eve")),
-    _operation("record_deed", lambda s: s.record_deed("weekly", Kind.SKIPPED, slot=NOW, by="eve"), repeats=False),
+    _operation(
+        "record_operator_event",
+        lambda s: s.record_operator_event("weekly", Kind.SKIPPED, slot=NOW, by="eve"),
+        repeats=False,
+    ),
     _operation("remove_schedule", lambda s: s.remove_schedule("weekly", by="eve")),
     # workers and clients
     _operation("join", lambda s: s.join(WorkerInfo(id="cid", host="new")), repeats=False),
-    _operation("beat", lambda s: s.beat({"ann": {"running": 6}, "bob": {}, "nobody": {}})),
+    _operation("heartbeat", lambda s: s.heartbeat({"ann": {"running": 6}, "bob": {}, "nobody": {}})),
     _operation("leave", lambda s: s.leave("ann")),
     _operation("order", lambda s: s.order("ann", Order(Do.STOP), by="eve"), repeats=False),
     _operation("record_stat", lambda s: s.record_stat("ann", {"completed": 2}), repeats=False),
@@ -300,11 +304,11 @@ assert len(BY_NAME) == len(OPERATIONS)
 ONLY_READING = frozenset(
     {
         *("approximate_now", "can_be_read_beside", "connections"),
-        *("close", "now", "health", "wait", "interrupt", "pending_migrations", "make_nothing", "measured"),
+        *("close", "now", "health", "wait", "interrupt", "pending_migrations", "require_existing", "measured"),
         "migrate",  # opening the file does it, which is killed in a test of its own
         *("get", "get_many", "find", "find_by_id", "count", "tallies", "queues", "tasks"),
         *("next_due", "schedules", "ticks"),
-        *("stops", "outlook", "workers", "clients", "subscribers", "outcomes_for"),
+        *("abort_requests", "poll", "workers", "clients", "subscribers", "outcomes_for"),
         *("events", "log_lines", "failures", "series", "totals"),
         *("move", "dump"),
     }

@@ -162,7 +162,7 @@ def test_connections_that_ask_nothing_keep_no_worker_from_beating(guarded: Appli
         far = open_storage(f"http://farm:{SECRETS[Role.WORK]}@127.0.0.1:{server.port}?patience=10ms")
 
         far.join(WorkerInfo("w"))
-        assert far.beat({"w": {}}).unknown == []
+        assert far.heartbeat({"w": {}}).unknown == []
         far.close()
 
 
@@ -305,8 +305,8 @@ def test_a_worker_that_finds_too_many_others_tries_again(application: Applicatio
         far.join(WorkerInfo("w"))
         most, work._most = work._most, 0
         with pytest.raises(StorageUnavailable, match="did not answer"):
-            far.beat({"w": {}})
+            far.heartbeat({"w": {}})
 
         work._most = most
-        assert far.beat({"w": {}}).unknown == []
+        assert far.heartbeat({"w": {}}).unknown == []
         far.close()

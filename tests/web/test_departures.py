@@ -71,7 +71,7 @@ def test_a_crew_that_fell_silent_is_told_with_what_it_held_though_no_foreman_is_
     assert listed["items"] == []
     assert "packhorse_foremen 0" in web.get("/metrics").text
 
-    yard.storage.beat({"f9": {}, "w9": {}})
+    yard.storage.heartbeat({"f9": {}, "w9": {}})
     web.post("/api/v1/queues/resize/pause", json={}, headers=ORIGIN)  # what was read a moment ago is forgotten
 
     assert [each["id"] for each in web.get("/api/v1/workers").json()["items"]] == ["f9", "w9"]

@@ -282,7 +282,7 @@ def steer_a_schedule(hand: Hand, yard: Yard) -> None:
 
 def order_workers_about(hand: Hand, yard: Yard, glance: Glance) -> None:
     def see_them() -> bool:
-        yard.storage.beat({FOREMAN: {"min": 1, "max": 4, "slots": 4}, WORKER: {}})
+        yard.storage.heartbeat({FOREMAN: {"min": 1, "max": 4, "slots": 4}, WORKER: {}})
         glance.forget()
         hand.visit("Workers")
         return hand.page.get_by_label("at most").count() == 1

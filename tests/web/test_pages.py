@@ -672,7 +672,7 @@ def test_in_a_long_line_the_priorities_are_found_and_not_counted(
 
 def test_a_running_job_tells_of_its_process_and_its_time(web: TestClient, yard: Yard):
     job = yard.start(yard.add(timeout=600 * SECOND))
-    yard.storage.beat({WORKER: {"rss": 64 << 20, "cpu_percent": 7}})
+    yard.storage.heartbeat({WORKER: {"rss": 64 << 20, "cpu_percent": 7}})
 
     told = told_of(web.get(f"/jobs/{job.id}", headers=HTML).text, "Facts")
 

@@ -533,16 +533,16 @@ def test_signing_out_while_the_storage_is_away_is_written_down_when_it_is_back(
     web = TestClient(guarded, base_url=BASE, follow_redirects=False)
     cookie = {"cookie": f"packhorse_session={signed_in(web)}"}
     web.cookies.clear()
-    record_deed = yard.storage.record_deed
+    record_operator_event = yard.storage.record_operator_event
 
     def away(*args: Any, **kwargs: Any) -> None:
         raise StorageUnavailable("it is away")
 
-    monkeypatch.setattr(yard.storage, "record_deed", away)
+    monkeypatch.setattr(yard.storage, "record_operator_event", away)
     assert web.post("/logout", headers={**cookie, "origin": BASE}).status_code == 303
     assert web.get("/api/v1/queues", headers=cookie).status_code == 401
 
-    monkeypatch.setattr(yard.storage, "record_deed", record_deed)
+    monkeypatch.setattr(yard.storage, "record_operator_event", record_operator_event)
     guarded.site.signed_out.look()
 
     assert len(yard.storage.events(EventFilter(kind=Kind.SIGNED_OUT))) == 1

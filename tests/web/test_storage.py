@@ -34,7 +34,7 @@ def test_the_connections_of_all_processes_are_added_up(web: TestClient, yard: Ya
     yard.join()
     ids = [worker.id for worker in yard.storage.workers()]
     told = {"connections_open": 4, "connections_in_use": 1}
-    yard.storage.beat(dict.fromkeys(ids, told))
+    yard.storage.heartbeat(dict.fromkeys(ids, told))
     opened, in_use = yard.storage.connections()
 
     answer = web.get("/api/v1/storage").json()

@@ -25,7 +25,7 @@ def is_away(*args: Any, **kwargs: Any) -> Any:
 
 @pytest.fixture
 def without_storage(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("queues", "workers", "find", "get", "totals", "now", "beat"):
+    for name in ("queues", "workers", "find", "get", "totals", "now", "heartbeat"):
         monkeypatch.setattr(yard.storage, name, is_away)
 
 

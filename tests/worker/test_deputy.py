@@ -192,14 +192,14 @@ def test_a_desk_that_is_torn_away_when_its_deputy_is_back_does_not_wait_for_it(m
 
 def test_an_idle_worker_runs_a_job_on_the_thread_that_waited_for_it(works: Works, monkeypatch: pytest.MonkeyPatch):
     waited: list[int] = []
-    reserve = works.storage.reserve_when_rung
+    reserve = works.storage.wait_and_reserve
 
-    def reserve_when_rung(*args: object) -> object:
+    def wait_and_reserve(*args: object) -> object:
         waited.append(threading.get_ident())
         return reserve(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(works.storage, "reserve_when_rung", reserve_when_rung)
-    monkeypatch.setattr(type(works.storage), "any_thread_may_wait", True)
+    monkeypatch.setattr(works.storage, "wait_and_reserve", wait_and_reserve)
+    monkeypatch.setattr(type(works.storage), "supports_threaded_wait", True)
     monkeypatch.setattr("packhorse.worker.fetcher._IDLE_WAITS", (0.0, 600.0))  # nobody asks but who waits
     at_work: list[int] = []
 
@@ -218,7 +218,7 @@ def test_an_idle_worker_runs_a_job_on_the_thread_that_waited_for_it(works: Works
 
 
 def test_a_worker_that_is_asleep_and_has_a_deputy_ends_when_it_is_told(works: Works, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(type(works.storage), "any_thread_may_wait", True)
+    monkeypatch.setattr(type(works.storage), "supports_threaded_wait", True)
     monkeypatch.setattr("packhorse.worker.fetcher._IDLE_WAITS", (0.0, 600.0))
 
     @works.app.task
@@ -236,17 +236,17 @@ def test_a_worker_whose_deputy_is_hit_by_what_was_meant_for_a_job_goes_on(
     works: Works, monkeypatch: pytest.MonkeyPatch, moment: str
 ):
     hit: list[int] = []
-    reserve = works.storage.reserve_when_rung
+    reserve = works.storage.wait_and_reserve
 
-    def reserve_when_rung(*args: object) -> object:
+    def wait_and_reserve(*args: object) -> object:
         jobs = [] if moment == "before it asks" else reserve(*args)  # type: ignore[arg-type]
         if not hit and (jobs or moment == "before it asks"):
             hit.append(threading.get_ident())
             throw_into(threading.current_thread(), TimeoutError)
         return jobs or reserve(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(works.storage, "reserve_when_rung", reserve_when_rung)
-    monkeypatch.setattr(type(works.storage), "any_thread_may_wait", True)
+    monkeypatch.setattr(works.storage, "wait_and_reserve", wait_and_reserve)
+    monkeypatch.setattr(type(works.storage), "supports_threaded_wait", True)
     monkeypatch.setattr("packhorse.worker.fetcher._IDLE_WAITS", (0.0, 600.0))
 
     @works.app.task
@@ -274,8 +274,8 @@ def test_what_is_wrong_with_the_storage_itself_comes_out_at_the_desk(works: Work
         raise LookupError("the storage has lost something")
 
     works.app.task(lambda: None, name="task")
-    monkeypatch.setattr(works.storage, "reserve_when_rung", broken)
-    monkeypatch.setattr(type(works.storage), "any_thread_may_wait", True)
+    monkeypatch.setattr(works.storage, "wait_and_reserve", broken)
+    monkeypatch.setattr(type(works.storage), "supports_threaded_wait", True)
     works.open(1)
 
     with pytest.raises(LookupError, match="has lost something"):
@@ -288,7 +288,7 @@ def test_what_is_wrong_with_the_storage_itself_comes_out_at_the_desk(works: Work
 def test_a_worker_whose_idle_thread_is_hit_by_what_was_meant_for_a_job_runs_the_next_and_ends_when_it_is_told(
     works: Works, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(type(works.storage), "any_thread_may_wait", False)  # so that it is idle
+    monkeypatch.setattr(type(works.storage), "supports_threaded_wait", False)  # so that it is idle
 
     @works.app.task
     def task() -> None: ...

@@ -1216,7 +1216,7 @@ def test_an_idle_worker_survives_an_outage(works: Works, monkeypatch: pytest.Mon
     works.until(lambda: works.worker.desk._fetcher.idle_wait == 1.0)
 
     works.shaky.is_away = True
-    for name in ("next_due", "reserve_when_rung"):
+    for name in ("next_due", "wait_and_reserve"):
         works.shaky.is_away, works.shaky.fails = False, {name}
         seen = len(works.shaky.calls)
         works.until(lambda seen=seen, name=name: name in works.shaky.calls[seen:])
@@ -1400,11 +1400,11 @@ def test_on_one_slot_jobs_begin_in_line_whoever_runs_them(works: Works):
 def test_an_idle_worker_asks_the_storage_at_most_five_times_a_second(works: Works):
     works.app.task(lambda: None, name="task")
     works.run()
-    works.until(lambda: works.shaky.calls.count("reserve_when_rung") >= 4)  # it has slowed down to its idle pace
+    works.until(lambda: works.shaky.calls.count("wait_and_reserve") >= 4)  # it has slowed down to its idle pace
     already = len(works.shaky.calls)
     began_at = time.monotonic()
 
-    works.until(lambda: works.shaky.calls[already:].count("reserve_when_rung") >= 3)
+    works.until(lambda: works.shaky.calls[already:].count("wait_and_reserve") >= 3)
 
     assert len(works.shaky.calls[already:]) <= 5 * (time.monotonic() - began_at) + 1
 
@@ -1445,7 +1445,7 @@ def test_a_job_that_came_to_a_sleeping_worker_with_an_answer_that_was_lost_is_fo
     works.until(lambda: works.worker.desk._fetcher.idle_wait == 1.0)
     monkeypatch.setattr(works.storage, "wait", lambda seconds, queues: True)
     job = task.enqueue()
-    works.shaky.loses_answers = {"reserve_when_rung"}
+    works.shaky.loses_answers = {"wait_and_reserve"}
 
     (ended,) = works.finish(job)
 
@@ -1464,7 +1464,7 @@ def test_a_question_that_the_storage_answers_long_after_it_was_given_up_loses_no
 
     works.open()
     works.until(lambda: works.worker.desk._fetcher.idle_wait == 1.0)
-    works.shaky.fails = {"reserve_when_rung"}
+    works.shaky.fails = {"wait_and_reserve"}
     works.until(lambda: "find" in works.shaky.calls)  # it looks for what it may hold
     monkeypatch.setattr(works.storage, "reserve", lambda *asked: [])
     job = task.enqueue()
@@ -1485,7 +1485,7 @@ def test_what_a_lost_answer_has_brought_is_looked_for_again_and_again(works: Wor
     def task() -> None: ...
 
     works.open()
-    works.shaky.fails = {"reserve", "reserve_when_rung"}
+    works.shaky.fails = {"reserve", "wait_and_reserve"}
     works.until(lambda: works.worker.desk._may_hold_more)
     works.shaky.fails = set()
     works.until(lambda: works.shaky.calls.count("find") == 2)

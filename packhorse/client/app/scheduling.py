@@ -76,7 +76,7 @@ class Scheduling(Enqueueing):
     def run_schedule_now(self, name: str, *, by: str | None = None) -> JobHandle[Any]:
         """Enqueue the schedule's job here and now, also if it is paused; its slots stay as they are."""
         job = enqueue_job(self, new_job_of(find_schedule(self.storage, name), by))
-        self.storage.record_deed(name, Kind.RUN_NOW, job=job.id, by=by)
+        self.storage.record_operator_event(name, Kind.RUN_NOW, job=job.id, by=by)
         return job
 
     def skip_schedule(self, name: str, *, by: str | None = None) -> datetime:

@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from packhorse.core.outcome import Overrun
 from packhorse.core.settings import Settings
-from packhorse.storage.records import Outlook
+from packhorse.storage.records import PollResult
 
 SteadyTime = Callable[[], int | None]
 """The storage's time, read a moment ago, if it can be believed: this foreman's heartbeats have been accepted for a
@@ -44,7 +44,7 @@ class Foreseen(Chore, Protocol):
     """A chore whose time the storage can tell. A foreman, who looks every second, runs it just then; its interval is
     for whatever was not foreseen."""
 
-    def due_in(self, outlook: Outlook) -> int | None:
+    def due_in(self, outlook: PollResult) -> int | None:
         """Microseconds until there is something to do; None: there is nothing."""
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from packhorse.core.clock import HOUR, MINUTE, SECOND
 from packhorse.core.job import DEAD, Job
 from packhorse.storage import Storage
-from packhorse.storage.records import Filter, Seen
+from packhorse.storage.records import Filter, JobVersion
 
 BY = "skip_dead"
 """Who deletes them, as their last event says."""
@@ -86,5 +86,5 @@ class DropDead:
         if going and any(client.subscriptions for client in self._storage.clients()):
             going = [job for job in going if not self._storage.subscribers(job.id)]
         if going:
-            self._storage.delete([job.id for job in going], by=BY, seen=[Seen.of(job) for job in going])
+            self._storage.delete([job.id for job in going], by=BY, seen=[JobVersion.of(job) for job in going])
         return len(going)

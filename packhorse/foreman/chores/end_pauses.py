@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from packhorse.core.errors import StorageClosed
 from packhorse.storage import Storage
-from packhorse.storage.records import Outlook
+from packhorse.storage.records import PollResult
 
 
 class EndPauses:
@@ -16,7 +16,7 @@ class EndPauses:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
-    def due_in(self, outlook: Outlook) -> int | None:
+    def due_in(self, outlook: PollResult) -> int | None:
         return outlook.resumes_in
 
     def run(self) -> float | None:

@@ -27,7 +27,7 @@ from packhorse.foreman.chores.chore import EndWorker, SteadyTime, StuckJobs
 from packhorse.foreman.chores.tell_results import is_foreign
 from packhorse.monitor.presence import is_alive
 from packhorse.storage import BATCH, Storage
-from packhorse.storage.records import Filter, Outlook, WorkerInfo
+from packhorse.storage.records import Filter, PollResult, WorkerInfo
 
 GRACE = 5 * SECOND
 """How long a worker has, when its own grace is over, to write down what it has ended."""
@@ -76,7 +76,7 @@ class EnforceLimits:
         """Wait as long as these say before a job is ended."""
         self._grace = settings.abort_grace + GRACE
 
-    def due_in(self, outlook: Outlook) -> int | None:
+    def due_in(self, outlook: PollResult) -> int | None:
         return round(max(0.0, self._looked_at + LOOK_EVERY - monotonic()) * SECOND) if outlook.held else None
 
     def run(self) -> float | None:

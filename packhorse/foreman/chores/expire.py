@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from packhorse.storage import Storage
-from packhorse.storage.records import Outlook
+from packhorse.storage.records import PollResult
 
 _AT_ONCE = 500
 
@@ -17,7 +17,7 @@ class Expire:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
-    def due_in(self, outlook: Outlook) -> int | None:
+    def due_in(self, outlook: PollResult) -> int | None:
         return outlook.expires_in
 
     def run(self) -> float | None:

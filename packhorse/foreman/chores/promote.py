@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from packhorse.core.clock import SECOND
 from packhorse.storage import Storage
-from packhorse.storage.records import Outlook
+from packhorse.storage.records import PollResult
 
 
 class Promote:
@@ -16,7 +16,7 @@ class Promote:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
-    def due_in(self, outlook: Outlook) -> int | None:
+    def due_in(self, outlook: PollResult) -> int | None:
         return outlook.due_in
 
     def run(self) -> float | None:

@@ -18,7 +18,7 @@ from packhorse.core.settings import Settings
 from packhorse.foreman.chores.chore import SteadyTime
 from packhorse.monitor.presence import is_alive
 from packhorse.storage import Storage
-from packhorse.storage.records import Outlook
+from packhorse.storage.records import PollResult
 
 log = logging.getLogger("packhorse.chores")
 
@@ -55,7 +55,7 @@ class Rescue:
         self._look_every = min(settings.heartbeat, settings.lease / 5) / SECOND
         self.interval = max(self._look_every, min(settings.lease * 2 / 3 / SECOND, _LONGEST))
 
-    def due_in(self, outlook: Outlook) -> int | None:
+    def due_in(self, outlook: PollResult) -> int | None:
         return round(max(0.0, self._looked_at + self._look_every - monotonic()) * SECOND) if outlook.held else None
 
     def run(self) -> float | None:

@@ -17,7 +17,7 @@ from packhorse.core.errors import BadValue
 from packhorse.core.event import Kind, Subject
 from packhorse.core.job import UNFINISHED
 from packhorse.storage import Storage
-from packhorse.storage.records import EventFilter, Outlook, ScheduleInfo, Tick
+from packhorse.storage.records import EventFilter, PollResult, ScheduleInfo, Tick
 
 MOST_SLOTS = 100
 """The most slots that one tick makes up for, and the most that it records one by one, besides the first."""
@@ -40,7 +40,7 @@ class TickSchedules:
         self._storage = storage
         self._complained: set[tuple[str, str, str]] = set()
 
-    def due_in(self, outlook: Outlook) -> int | None:
+    def due_in(self, outlook: PollResult) -> int | None:
         return outlook.ticks_in
 
     def run(self) -> float | None:

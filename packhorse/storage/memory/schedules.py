@@ -59,7 +59,7 @@ class Schedules(Keeper):
         return True
 
     @atomic
-    def record_deed(
+    def record_operator_event(
         self, name: str, kind: Kind, *, job: str | None = None, slot: int | None = None, by: str | None = None
     ) -> None:
         self._record_about(**deed_about(kind, name), job=job, slot=slot, by=by)

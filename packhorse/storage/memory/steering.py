@@ -12,22 +12,26 @@ from packhorse.core.event import Kind, Subject
 from packhorse.core.job import Job, Operation, UniqueLock
 from packhorse.core.transitions import Changed
 from packhorse.storage.memory.keeper import Keeper, atomic
-from packhorse.storage.records import PAUSE_IS_OVER, QueueInfo, Seen, Steered, left_alone, seen_by_id
+from packhorse.storage.records import PAUSE_IS_OVER, ActionResult, JobVersion, QueueInfo, left_alone, seen_by_id
 
 
 class Steering(Keeper):
     @atomic
-    def abort(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
+    def abort(
+        self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[JobVersion] = ()
+    ) -> list[ActionResult]:
         return self._steer(job_ids, seen, Operation.ABORT, lambda job: transitions.aborted(job, self.now(), by))
 
     @atomic
-    def force_start(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
+    def force_start(
+        self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[JobVersion] = ()
+    ) -> list[ActionResult]:
         return self._steer(job_ids, seen, Operation.FORCE_START, lambda job: transitions.forced(job, self.now(), by))
 
     @atomic
     def set_priority(
-        self, job_ids: Sequence[str], priority: int, *, by: str | None = None, seen: Sequence[Seen] = ()
-    ) -> list[Steered]:
+        self, job_ids: Sequence[str], priority: int, *, by: str | None = None, seen: Sequence[JobVersion] = ()
+    ) -> list[ActionResult]:
         return self._steer(
             job_ids, seen, Operation.SET_PRIORITY, lambda job: transitions.reprioritised(job, priority, self.now(), by)
         )
@@ -39,9 +43,9 @@ class Steering(Keeper):
         queue: str,
         *,
         by: str | None = None,
-        seen: Sequence[Seen] = (),
+        seen: Sequence[JobVersion] = (),
         options: Mapping[str, Any] | None = None,
-    ) -> list[Steered]:
+    ) -> list[ActionResult]:
         step: Callable[[Job], Changed] = lambda job: transitions.requeued(job, queue, self.now(), by, options)  # noqa: E731
         answers = self._steer(job_ids, seen, Operation.SET_QUEUE, step)
         if any(answer.changed for answer in answers):
@@ -49,30 +53,32 @@ class Steering(Keeper):
         return answers
 
     @atomic
-    def retry(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
+    def retry(
+        self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[JobVersion] = ()
+    ) -> list[ActionResult]:
         return self._steer(job_ids, seen, Operation.RETRY, lambda job: transitions.retried(job, self.now(), by))
 
     def _steer(
-        self, job_ids: Sequence[str], seen: Sequence[Seen], operation: Operation, change: Callable[[Job], Changed]
-    ) -> list[Steered]:
+        self, job_ids: Sequence[str], seen: Sequence[JobVersion], operation: Operation, change: Callable[[Job], Changed]
+    ) -> list[ActionResult]:
         answers, seen_of = [], seen_by_id(job_ids, seen)
         for job_id in job_ids:
             job = self._jobs.get(job_id)
             if job is None:
-                answers.append(Steered(job_id, False))
+                answers.append(ActionResult(job_id, False))
                 continue
             if left := left_alone(operation, job, seen_of.get(job_id)):
                 answers.append(left)
                 continue
             twin = self._holder(job.unique_key) if job.unique_key and operation is Operation.RETRY else None
             if twin is not None and twin.id != job_id:
-                answers.append(Steered(job_id, False, job.state, conflict=twin.id))
+                answers.append(ActionResult(job_id, False, job.state, conflict=twin.id))
                 continue
             changed = change(job)
             if operation is Operation.SET_QUEUE and not changed.events:
-                answers.append(Steered(job_id, False, job.state))
+                answers.append(ActionResult(job_id, False, job.state))
                 continue
-            answers.append(Steered(job_id, True, self._keep(job, changed).state))
+            answers.append(ActionResult(job_id, True, self._keep(job, changed).state))
             if operation is Operation.RETRY and job.unique_key:
                 self._retake_lock(job.unique_key, job_id)
         return answers
@@ -84,17 +90,19 @@ class Steering(Keeper):
             self._locks[key] = (job_id, replace(lock, period=None), self.now())
 
     @atomic
-    def delete(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
+    def delete(
+        self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[JobVersion] = ()
+    ) -> list[ActionResult]:
         answers, seen_of = [], seen_by_id(job_ids, seen)
         for job_id in job_ids:
             job = self._jobs.get(job_id)
             if job is None:
-                answers.append(Steered(job_id, False))
+                answers.append(ActionResult(job_id, False))
             elif left := left_alone(Operation.DELETE, job, seen_of.get(job_id)):
                 answers.append(left)
             else:
                 self._remove(job, by)
-                answers.append(Steered(job_id, True, job.state))
+                answers.append(ActionResult(job_id, True, job.state))
         return answers
 
     @atomic

@@ -10,7 +10,7 @@ from packhorse.core.job import FINAL, HELD, QUEUED, Job
 from packhorse.core.series import CAUSE_DAYS, FOLDS
 from packhorse.storage.memory.keeper import Keeper, atomic
 from packhorse.storage.moving import outlook_of
-from packhorse.storage.records import MOST_MISSED, Outlook, Pruned, Rescued, Retention
+from packhorse.storage.records import MOST_MISSED, PollResult, Pruned, Rescued, Retention
 
 
 class Upkeep(Keeper):
@@ -29,7 +29,7 @@ class Upkeep(Keeper):
         return None if due_in == 0 and self._move is not None else due_in
 
     @atomic
-    def outlook(self, foreman: str, owners: Sequence[str], *, after: int = 0) -> Outlook:
+    def poll(self, foreman: str, owners: Sequence[str], *, after: int = 0) -> PollResult:
         jobs = self._jobs.values()
         orders = (event.id for event in self._events if event.kind is Kind.ORDERED and event.owner == foreman)
         slots = (schedule.next_at for schedule in self._schedules.values() if schedule.paused_at is None)

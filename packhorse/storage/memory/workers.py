@@ -14,7 +14,7 @@ from packhorse.core.event import Event, Kind, Subject
 from packhorse.core.job import FINAL, Job
 from packhorse.core.order import Order
 from packhorse.storage.memory.keeper import Keeper, atomic
-from packhorse.storage.records import JOINED_ANEW, USUAL_LEASE, Beat, ClientInfo, Stop, WorkerInfo
+from packhorse.storage.records import JOINED_ANEW, USUAL_LEASE, AbortRequest, ClientInfo, HeartbeatReply, WorkerInfo
 
 
 class Workers(Keeper):
@@ -36,17 +36,17 @@ class Workers(Keeper):
             self._record_about(Subject.FOREMAN, Kind.DEPLOYED, owner=worker.foreman or worker.id, version=version)
 
     @atomic
-    def beat(self, reports: Mapping[str, Mapping[str, Any]]) -> Beat:
+    def heartbeat(self, reports: Mapping[str, Mapping[str, Any]]) -> HeartbeatReply:
         for owner, report in reports.items():
             if owner in self._workers:
                 self._workers[owner] = replace(self._workers[owner], beat_at=self.now(), report=dict(report))
         unknown = [owner for owner in reports if owner not in self._workers]
-        return Beat(self.now(), unknown, self.stops(list(reports)))
+        return HeartbeatReply(self.now(), unknown, self.abort_requests(list(reports)))
 
     @atomic
-    def stops(self, owners: Sequence[str]) -> list[Stop]:
+    def abort_requests(self, owners: Sequence[str]) -> list[AbortRequest]:
         asked = [job for job in self._jobs.values() if job.owner in owners]
-        return [Stop(job.token, job.abort_reason) for job in asked if job.abort_reason is not None]
+        return [AbortRequest(job.token, job.abort_reason) for job in asked if job.abort_reason is not None]
 
     @atomic
     def leave(self, owner: str, *, why: str = "stopped", ran: Collection[str] = ()) -> None:

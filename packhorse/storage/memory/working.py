@@ -16,7 +16,7 @@ from packhorse.storage.records import LONGEST_LINE, CheckIn, CheckInAnswer, LogK
 
 
 class Working(Keeper):
-    any_thread_may_wait = True
+    supports_threaded_wait = True
 
     @atomic
     def reserve(self, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:

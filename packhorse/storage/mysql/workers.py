@@ -8,27 +8,29 @@ from typing import Any
 from packhorse.storage.mysql.keeper import MySQLKeeper
 from packhorse.storage.mysql.link import Link
 from packhorse.storage.mysql.spelling import Raw, literal
-from packhorse.storage.records import Beat
+from packhorse.storage.records import HeartbeatReply
 from packhorse.storage.sql import workers
 from packhorse.storage.sql.rows import to_json
 from packhorse.storage.sql.workers import stop_of
 
 
 class Workers(MySQLKeeper, workers.Workers):
-    def beat(self, reports: Mapping[str, Mapping[str, Any]]) -> Beat:
+    def heartbeat(self, reports: Mapping[str, Mapping[str, Any]]) -> HeartbeatReply:
         if not reports:
-            return Beat(self.now(), [], [])
+            return HeartbeatReply(self.now(), [], [])
         cases = (f"WHEN {literal(owner)} THEN {literal(to_json(report))}" for owner, report in reports.items())
         said = Raw(f"CASE id {' '.join(cases)} END")
         owners = to_json(sorted(reports))
 
-        def work(link: Link) -> Beat:
+        def work(link: Link) -> HeartbeatReply:
             beat = link.spell(self._sql["beat"], (self._moment(), said, owners))
             beaten, told = link.script([beat, link.spell(self._sql["beaten"], (self._moment(), owners))])
             unknown = []
             if beaten.rowcount < len(reports):
                 known = {owner for (owner,) in link.rows(self._sql["known_among"], (owners,))}
                 unknown = [owner for owner in reports if owner not in known]
-            return Beat(int(told.rows[0][0]), unknown, [stop_of(row[1:]) for row in told.rows if row[1] is not None])
+            return HeartbeatReply(
+                int(told.rows[0][0]), unknown, [stop_of(row[1:]) for row in told.rows if row[1] is not None]
+            )
 
         return self._db.read_with("beat", work)

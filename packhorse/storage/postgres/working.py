@@ -97,7 +97,7 @@ class Working(PostgresKeeper, working.Working):
             self._in_vain, self._in_vain_for = self._due_seen, owner
         return taken
 
-    def reserve_when_rung(self, owner: str, queues: Mapping[str, int], limit: int, timeout: float) -> list[Job]:
+    def wait_and_reserve(self, owner: str, queues: Mapping[str, int], limit: int, timeout: float) -> list[Job]:
         is_rung = self._bell.wait(timeout, list(queues))
         queues = named_queues(queues)
         looked = self._in_vain if self._in_vain_for == owner else None

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from packhorse.core.event import Event, Subject, kind_of, subject_of
 from packhorse.core.job import FINAL, HELD, Job, NewJob, Reason, Token
 from packhorse.storage.broken import facts_in, mended_job
-from packhorse.storage.records import Stop
+from packhorse.storage.records import AbortRequest
 from packhorse.storage.redis.keys import LETTERS, STATES, names_of, place
 
 ODD, HAS_RESULT, SUBSCRIBED, PERSISTENT = 1, 2, 4, 8
@@ -199,13 +199,13 @@ def marks_of(head: bytes) -> Marks:
         return Marks()
 
 
-def stop_of(job_id: str, owner: str, head: bytes | None) -> Stop | None:
+def stop_of(job_id: str, owner: str, head: bytes | None) -> AbortRequest | None:
     """What the worker that holds this job has to be told: somebody asked that it stop. None: that cannot be read."""
     try:
         assert head is not None
         start, end = _ends_of(head)
         reason = _decode(head[start:end])["abort_reason"]
-        return Stop(Token(job_id, owner, _FRONT.unpack_from(head)[2]), _REASONS[reason])
+        return AbortRequest(Token(job_id, owner, _FRONT.unpack_from(head)[2]), _REASONS[reason])
     except (*_UNREADABLE, AssertionError):
         return None
 

@@ -81,13 +81,13 @@ class Schedules(InAndOut):
 
         return self._change("pause_schedule", work)
 
-    def record_deed(
+    def record_operator_event(
         self, name: str, kind: Kind, *, job: str | None = None, slot: int | None = None, by: str | None = None
     ) -> None:
         def work(tx: Transaction) -> None:
             tx.record_about(**deed_about(kind, name), job=job, slot=slot, by=by)
 
-        self._change("record_deed", work)
+        self._change("record_operator_event", work)
 
     def remove_schedule(self, name: str, *, by: str | None = None) -> bool:
         def work(tx: Transaction) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from packhorse.core import transitions
 from packhorse.core.job import Job, Operation, UniqueLock
 from packhorse.core.transitions import Changed
-from packhorse.storage.records import Seen, Steered, left_alone, seen_by_id
+from packhorse.storage.records import ActionResult, JobVersion, left_alone, seen_by_id
 from packhorse.storage.redis.keeper import Keeper
 from packhorse.storage.redis.transaction import Transaction
 
@@ -16,15 +16,19 @@ Step = Callable[[Job, int], Changed]
 
 
 class Steering(Keeper):
-    def abort(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
+    def abort(
+        self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[JobVersion] = ()
+    ) -> list[ActionResult]:
         return self._steer(Operation.ABORT, job_ids, seen, lambda job, now: transitions.aborted(job, now, by))
 
-    def force_start(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
+    def force_start(
+        self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[JobVersion] = ()
+    ) -> list[ActionResult]:
         return self._steer(Operation.FORCE_START, job_ids, seen, lambda job, now: transitions.forced(job, now, by))
 
     def set_priority(
-        self, job_ids: Sequence[str], priority: int, *, by: str | None = None, seen: Sequence[Seen] = ()
-    ) -> list[Steered]:
+        self, job_ids: Sequence[str], priority: int, *, by: str | None = None, seen: Sequence[JobVersion] = ()
+    ) -> list[ActionResult]:
         return self._steer(
             Operation.SET_PRIORITY, job_ids, seen, lambda job, now: transitions.reprioritised(job, priority, now, by)
         )
@@ -35,10 +39,10 @@ class Steering(Keeper):
         queue: str,
         *,
         by: str | None = None,
-        seen: Sequence[Seen] = (),
+        seen: Sequence[JobVersion] = (),
         options: Mapping[str, Any] | None = None,
-    ) -> list[Steered]:
-        def work(tx: Transaction) -> list[Steered]:
+    ) -> list[ActionResult]:
+        def work(tx: Transaction) -> list[ActionResult]:
             tx.jobs(job_ids)
             step: Step = lambda job, now: transitions.requeued(job, queue, now, by, options)  # noqa: E731
             seen_of = seen_by_id(job_ids, seen)
@@ -49,13 +53,17 @@ class Steering(Keeper):
 
         return self._change("set_queue", work)
 
-    def retry(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
+    def retry(
+        self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[JobVersion] = ()
+    ) -> list[ActionResult]:
         return self._steer(Operation.RETRY, job_ids, seen, lambda job, now: transitions.retried(job, now, by))
 
-    def _steer(self, operation: Operation, job_ids: Sequence[str], seen: Sequence[Seen], step: Step) -> list[Steered]:
+    def _steer(
+        self, operation: Operation, job_ids: Sequence[str], seen: Sequence[JobVersion], step: Step
+    ) -> list[ActionResult]:
         seen_of = seen_by_id(job_ids, seen)
 
-        def work(tx: Transaction) -> list[Steered]:
+        def work(tx: Transaction) -> list[ActionResult]:
             jobs = tx.jobs(job_ids)
             if operation is Operation.RETRY:
                 tx.fields(self._keys.locks, [job.unique_key for job in jobs.values() if job.unique_key])
@@ -64,27 +72,29 @@ class Steering(Keeper):
         return self._change(operation.value, work)
 
     def _steer_one(
-        self, tx: Transaction, operation: Operation, job_id: str, seen_of: Mapping[str, Seen], step: Step
-    ) -> Steered:
+        self, tx: Transaction, operation: Operation, job_id: str, seen_of: Mapping[str, JobVersion], step: Step
+    ) -> ActionResult:
         job = tx.jobs([job_id]).get(job_id)
         if job is None:
-            return Steered(job_id, False)
+            return ActionResult(job_id, False)
         if left := left_alone(operation, job, seen_of.get(job_id)):
             return left
         key = job.unique_key if operation is Operation.RETRY else None
         twin = tx.holder(key) if key else None
         if twin is not None and twin.id != job_id:
-            return Steered(job_id, False, job.state, conflict=twin.id)
+            return ActionResult(job_id, False, job.state, conflict=twin.id)
         change = step(job, tx.now)
         if operation is Operation.SET_QUEUE and not change.events:
-            return Steered(job_id, False, job.state)
+            return ActionResult(job_id, False, job.state)
         after = tx.keep(job, change)
         if key:
             _retake_lock(tx, key, job_id)
-        return Steered(job_id, True, after.state)
+        return ActionResult(job_id, True, after.state)
 
-    def delete(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
-        def work(tx: Transaction) -> list[Steered]:
+    def delete(
+        self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[JobVersion] = ()
+    ) -> list[ActionResult]:
+        def work(tx: Transaction) -> list[ActionResult]:
             jobs = tx.jobs(job_ids)
             tx.fields(self._keys.locks, [job.unique_key for job in jobs.values() if job.unique_key])
             seen_of = seen_by_id(job_ids, seen)
@@ -100,11 +110,11 @@ def _retake_lock(tx: Transaction, key: str, job_id: str) -> None:
         tx.take_lock(UniqueLock(key, None, taken.lock.until if taken else "finish"), job_id)
 
 
-def _delete_one(tx: Transaction, job_id: str, seen: Seen | None, by: str | None) -> Steered:
+def _delete_one(tx: Transaction, job_id: str, seen: JobVersion | None, by: str | None) -> ActionResult:
     job = tx.jobs([job_id]).get(job_id)
     if job is None:
-        return Steered(job_id, False)
+        return ActionResult(job_id, False)
     if left := left_alone(Operation.DELETE, job, seen):
         return left
     tx.remove(job, by)
-    return Steered(job_id, True, job.state)
+    return ActionResult(job_id, True, job.state)

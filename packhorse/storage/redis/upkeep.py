@@ -14,7 +14,7 @@ from packhorse.core.errors import StorageClosed
 from packhorse.core.event import Event, Kind, Subject
 from packhorse.core.job import FINAL, Job, State
 from packhorse.storage.moving import decode, outlook_of
-from packhorse.storage.records import NOBODY_HOLDS, Outlook, Pruned, Rescued, Retention
+from packhorse.storage.records import NOBODY_HOLDS, PollResult, Pruned, Rescued, Retention
 from packhorse.storage.redis.clients import Clients
 from packhorse.storage.redis.keys import id_of
 from packhorse.storage.redis.records import Records
@@ -55,7 +55,7 @@ class Upkeep(Workers, Clients, Records):
         # Of a storage that is moved nothing is promoted: whoever waited for that would never sleep again.
         return None if due_in == 0 and self.move() is not None else due_in
 
-    def outlook(self, foreman: str, owners: Sequence[str], *, after: int = 0) -> Outlook:
+    def poll(self, foreman: str, owners: Sequence[str], *, after: int = 0) -> PollResult:
         told = self._server.run("outlook", foreman, after, *dict.fromkeys(owners))
         now, stops, queued, ordered, held, mark, *times, looked_to, order = told
         due_at, expire_at, next_at, resume_at = (int(float(at)) if at else None for at in times)

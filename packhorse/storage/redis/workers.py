@@ -14,7 +14,7 @@ from packhorse.core.order import Order
 from packhorse.core.transitions import Changed
 from packhorse.storage.broken import facts_in, record_in
 from packhorse.storage.contract import BATCH
-from packhorse.storage.records import JOINED_ANEW, USUAL_LEASE, Beat, Stop, WorkerInfo
+from packhorse.storage.records import JOINED_ANEW, USUAL_LEASE, AbortRequest, HeartbeatReply, WorkerInfo
 from packhorse.storage.redis.keeper import Keeper
 from packhorse.storage.redis.queues import pairs
 from packhorse.storage.redis.rows import stop_of, to_json
@@ -55,12 +55,12 @@ class Workers(Keeper):
 
         self._until_done("join", lambda: (self._change("join", work), None))
 
-    def beat(self, reports: Mapping[str, Mapping[str, Any]]) -> Beat:
+    def heartbeat(self, reports: Mapping[str, Mapping[str, Any]]) -> HeartbeatReply:
         told = [word for owner, report in reports.items() for word in (owner, to_json(report))]
         now, unknown, stops = self._server.run("beat", _STOPS_AT_ONCE, *told)
-        return Beat(int(now), [owner.decode() for owner in unknown], _stops_in(stops))
+        return HeartbeatReply(int(now), [owner.decode() for owner in unknown], _stops_in(stops))
 
-    def stops(self, owners: Sequence[str]) -> list[Stop]:
+    def abort_requests(self, owners: Sequence[str]) -> list[AbortRequest]:
         return _stops_in(self._server.run("stops", _STOPS_AT_ONCE, *dict.fromkeys(owners)))
 
     def leave(self, owner: str, *, why: str = "stopped", ran: Collection[str] = ()) -> None:
@@ -134,7 +134,7 @@ def worker_in(packed: bytes, beat_at: int = 0) -> WorkerInfo:
     return replace(record_in(WorkerInfo, packed), beat_at=beat_at)
 
 
-def _stops_in(told: Sequence[Sequence[bytes]]) -> list[Stop]:
+def _stops_in(told: Sequence[Sequence[bytes]]) -> list[AbortRequest]:
     """In the order in which their jobs arrived."""
     by_age = sorted(told, key=lambda one: int(one[0]))
     stops = (stop_of(job_id.decode(), owner.decode(), head) for _, owner, job_id, head in by_age)

@@ -42,12 +42,12 @@ class Working(Keeper):
     def reserve(self, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:
         return self._reserved(self._ask_for_jobs(owner, queues, limit, is_seen=False), owner, queues, limit)
 
-    any_thread_may_wait = True
+    supports_threaded_wait = True
 
-    def reserve_when_rung(self, owner: str, queues: Mapping[str, int], limit: int, timeout: float) -> list[Job]:
+    def wait_and_reserve(self, owner: str, queues: Mapping[str, int], limit: int, timeout: float) -> list[Job]:
         """The question lies at the server already when the bell rings, behind the one that blocks."""
         if self._now is not None:  # a test's clock, which the server does not have
-            return super().reserve_when_rung(owner, queues, limit, timeout)
+            return super().wait_and_reserve(owner, queues, limit, timeout)
         queues = named_queues(queues)
         wishes = self._wishes(owner, queues, limit, is_seen=False)
         reply = self._bell.ask_when_rung(timeout, "reserve", *wishes, queues=queues)

@@ -56,10 +56,11 @@ def _asking_every_question(cls: type[S]) -> type[S]:
         def ask(self: Remote, *args: Any, **kwargs: Any) -> Any:
             return self._ask(question, args, kwargs)
 
-        ask.__name__, ask.__doc__ = question.name, getattr(Storage, question.name).__doc__
+        ask.__name__, ask.__doc__ = question.operation, getattr(Storage, question.operation).__doc__
         return ask
 
-    for name, question in QUESTIONS.items():
+    for question in QUESTIONS.values():
+        name = question.operation
         if name not in vars(cls):
             call = asking(question)
             setattr(cls, name, checked(name, call, getattr(Storage, name)) if name in WRITES else call)

@@ -75,13 +75,13 @@ class Schedules(InAndOut):
 
         return self._write("pause_schedule", work)
 
-    def record_deed(
+    def record_operator_event(
         self, name: str, kind: Kind, *, job: str | None = None, slot: int | None = None, by: str | None = None
     ) -> None:
         def work(tx: Transaction) -> None:
             self._record_about(tx, **deed_about(kind, name), job=job, slot=slot, by=by)
 
-        self._write("record_deed", work)
+        self._write("record_operator_event", work)
 
     def remove_schedule(self, name: str, *, by: str | None = None) -> bool:
         def work(tx: Transaction) -> bool:

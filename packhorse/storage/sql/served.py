@@ -32,7 +32,7 @@ class Served(Keeper):
         ((now,),) = self._db.read("now", self._sql["now"])
         return int(now)
 
-    def make_nothing(self) -> None:
+    def require_existing(self) -> None:
         self._makes = False
 
     def _mark_of(self, tx: Any) -> Move | None:

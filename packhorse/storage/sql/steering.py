@@ -12,7 +12,7 @@ from packhorse.core import transitions
 from packhorse.core.event import Kind, Subject
 from packhorse.core.job import Job, Operation
 from packhorse.core.transitions import Changed
-from packhorse.storage.records import PAUSE_IS_OVER, QueueInfo, Seen, Steered, left_alone, seen_by_id
+from packhorse.storage.records import PAUSE_IS_OVER, ActionResult, JobVersion, QueueInfo, left_alone, seen_by_id
 from packhorse.storage.sql.keeper import Keeper
 from packhorse.storage.sql.rows import to_json
 from packhorse.storage.sql.transaction import Transaction
@@ -23,20 +23,24 @@ Step = Callable[[Job, int], Changed]
 class _NothingMoved(Exception):
     """No job was put in the other queue. The transaction is undone, and these are the answers."""
 
-    def __init__(self, answers: list[Steered]) -> None:
+    def __init__(self, answers: list[ActionResult]) -> None:
         self.answers = answers
 
 
 class Steering(Keeper):
-    def abort(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
+    def abort(
+        self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[JobVersion] = ()
+    ) -> list[ActionResult]:
         return self._steer(Operation.ABORT, job_ids, seen, lambda job, now: transitions.aborted(job, now, by))
 
-    def force_start(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
+    def force_start(
+        self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[JobVersion] = ()
+    ) -> list[ActionResult]:
         return self._steer(Operation.FORCE_START, job_ids, seen, lambda job, now: transitions.forced(job, now, by))
 
     def set_priority(
-        self, job_ids: Sequence[str], priority: int, *, by: str | None = None, seen: Sequence[Seen] = ()
-    ) -> list[Steered]:
+        self, job_ids: Sequence[str], priority: int, *, by: str | None = None, seen: Sequence[JobVersion] = ()
+    ) -> list[ActionResult]:
         return self._steer(
             Operation.SET_PRIORITY, job_ids, seen, lambda job, now: transitions.reprioritised(job, priority, now, by)
         )
@@ -47,10 +51,10 @@ class Steering(Keeper):
         queue: str,
         *,
         by: str | None = None,
-        seen: Sequence[Seen] = (),
+        seen: Sequence[JobVersion] = (),
         options: Mapping[str, Any] | None = None,
-    ) -> list[Steered]:
-        def work(tx: Transaction) -> list[Steered]:
+    ) -> list[ActionResult]:
+        def work(tx: Transaction) -> list[ActionResult]:
             tx.execute(self._sql["know_queue"], (queue,))  # before jobs are locked, as enqueueing does
             answers = self._steer_all(
                 tx,
@@ -68,15 +72,19 @@ class Steering(Keeper):
         except _NothingMoved as refused:
             return refused.answers
 
-    def retry(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
+    def retry(
+        self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[JobVersion] = ()
+    ) -> list[ActionResult]:
         return self._steer(Operation.RETRY, job_ids, seen, lambda job, now: transitions.retried(job, now, by))
 
-    def _steer(self, operation: Operation, job_ids: Sequence[str], seen: Sequence[Seen], step: Step) -> list[Steered]:
+    def _steer(
+        self, operation: Operation, job_ids: Sequence[str], seen: Sequence[JobVersion], step: Step
+    ) -> list[ActionResult]:
         return self._write(operation.value, lambda tx: self._steer_all(tx, operation, job_ids, seen, step))
 
     def _steer_all(
-        self, tx: Transaction, operation: Operation, job_ids: Sequence[str], seen: Sequence[Seen], step: Step
-    ) -> list[Steered]:
+        self, tx: Transaction, operation: Operation, job_ids: Sequence[str], seen: Sequence[JobVersion], step: Step
+    ) -> list[ActionResult]:
         if operation is Operation.RETRY:
             self._lock_keys(tx, self._keys_of(tx, job_ids))
         jobs = self._jobs(tx, job_ids)
@@ -84,43 +92,45 @@ class Steering(Keeper):
         for job_id in job_ids:
             job = jobs.get(job_id)
             if job is None:
-                answers.append(Steered(job_id, False))
+                answers.append(ActionResult(job_id, False))
                 continue
             if left := left_alone(operation, job, seen_of.get(job_id)):
                 answers.append(left)
                 continue
             twin = self._holder(tx, job.unique_key) if operation is Operation.RETRY and job.unique_key else None
             if twin is not None and twin.id != job_id:
-                answers.append(Steered(job_id, False, job.state, conflict=twin.id))
+                answers.append(ActionResult(job_id, False, job.state, conflict=twin.id))
                 continue
             change = step(job, tx.now)
             if operation is Operation.SET_QUEUE and not change.events:
-                answers.append(Steered(job_id, False, job.state))
+                answers.append(ActionResult(job_id, False, job.state))
                 continue
             jobs[job_id] = self._keep(tx, job, change)
             if operation is Operation.RETRY and job.unique_key:
                 tx.execute(self._sql["retake_lock"], (job.unique_key, job_id, tx.now))
-            answers.append(Steered(job_id, True, jobs[job_id].state))
+            answers.append(ActionResult(job_id, True, jobs[job_id].state))
         return answers
 
     def _keys_of(self, tx: Transaction, job_ids: Sequence[str]) -> list[str]:
         """The unique keys of these jobs, which never change."""
         return [row[0] for row in tx.execute(self._sql["unique_keys_of"], (to_json(list(job_ids)),)).fetchall()]
 
-    def delete(self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[Seen] = ()) -> list[Steered]:
-        def work(tx: Transaction) -> list[Steered]:
+    def delete(
+        self, job_ids: Sequence[str], *, by: str | None = None, seen: Sequence[JobVersion] = ()
+    ) -> list[ActionResult]:
+        def work(tx: Transaction) -> list[ActionResult]:
             jobs = self._jobs(tx, job_ids)
             going: list[Job] = []
             answers, seen_of = [], seen_by_id(job_ids, seen)
             for job_id in job_ids:
                 job = jobs.get(job_id)
                 if job is None:
-                    answers.append(Steered(job_id, False))
+                    answers.append(ActionResult(job_id, False))
                 elif left := left_alone(Operation.DELETE, job, seen_of.get(job_id)):
                     answers.append(left)
                 else:
                     going.append(jobs.pop(job_id))
-                    answers.append(Steered(job_id, True, job.state))
+                    answers.append(ActionResult(job_id, True, job.state))
             self._remove(tx, going, by)
             return answers
 

@@ -11,7 +11,7 @@ from packhorse.core.event import Kind, Subject, subject_of
 from packhorse.core.job import FINAL, Job
 from packhorse.core.series import CAUSE_DAYS, FOLDS
 from packhorse.storage.moving import decode, outlook_of
-from packhorse.storage.records import MOST_MISSED, NOBODY_HOLDS, Outlook, Pruned, Rescued, Retention
+from packhorse.storage.records import MOST_MISSED, NOBODY_HOLDS, PollResult, Pruned, Rescued, Retention
 from packhorse.storage.sql.keeper import Keeper
 from packhorse.storage.sql.rows import job_of, to_json, worker_of
 from packhorse.storage.sql.transaction import Transaction
@@ -36,7 +36,7 @@ class Upkeep(Keeper):
             return due_in
         return None if self.move() is not None else 0
 
-    def outlook(self, foreman: str, owners: Sequence[str], *, after: int = 0) -> Outlook:
+    def poll(self, foreman: str, owners: Sequence[str], *, after: int = 0) -> PollResult:
         asked = (self._moment(), to_json(list(owners)), foreman, after)
         (row,) = self._db.read("outlook", self._sql["outlook"], asked)
         now, stops, queued, ordered, held, mark, due_at, expire_at, next_at, resume_at, order = row

@@ -13,7 +13,7 @@ from packhorse.core.event import Event, Kind, Subject
 from packhorse.core.job import FINAL, Job, Reason, Token
 from packhorse.core.order import Order
 from packhorse.storage.broken import facts_in
-from packhorse.storage.records import JOINED_ANEW, USUAL_LEASE, Beat, ClientInfo, Stop, WorkerInfo
+from packhorse.storage.records import JOINED_ANEW, USUAL_LEASE, AbortRequest, ClientInfo, HeartbeatReply, WorkerInfo
 from packhorse.storage.sql.keeper import Keeper
 from packhorse.storage.sql.rows import job_of, to_json, worker_of
 from packhorse.storage.sql.transaction import Transaction
@@ -59,18 +59,18 @@ class Workers(Keeper):
         tx.execute(self._sql["put_worker"], _worker_row(worker, tx.now, joined_at))
         return is_new or holder is None
 
-    def beat(self, reports: Mapping[str, Mapping[str, Any]]) -> Beat:
-        def work(tx: Transaction) -> Beat:
+    def heartbeat(self, reports: Mapping[str, Mapping[str, Any]]) -> HeartbeatReply:
+        def work(tx: Transaction) -> HeartbeatReply:
             unknown = []
             for owner, report in reports.items():
                 if tx.execute(self._sql["beat_worker"], (tx.now, to_json(report), owner)).rowcount == 0:
                     unknown.append(owner)
             rows = tx.execute(self._sql["jobs_to_stop"], (to_json(list(reports)),)).fetchall()
-            return Beat(tx.now, unknown, [stop_of(row) for row in rows])
+            return HeartbeatReply(tx.now, unknown, [stop_of(row) for row in rows])
 
         return self._write("beat", work)
 
-    def stops(self, owners: Sequence[str]) -> list[Stop]:
+    def abort_requests(self, owners: Sequence[str]) -> list[AbortRequest]:
         return [stop_of(row) for row in self._db.read("stops", self._sql["jobs_to_stop"], (to_json(list(owners)),))]
 
     def leave(self, owner: str, *, why: str = "stopped", ran: Collection[str] = ()) -> None:
@@ -171,10 +171,10 @@ class Workers(Keeper):
 _REASONS = frozenset(reason.value for reason in Reason)
 
 
-def stop_of(row: Sequence[Any]) -> Stop:
+def stop_of(row: Sequence[Any]) -> AbortRequest:
     """A row of (id, owner, fence, reason): a held job that should end."""
     job_id, owner, fence, reason = row
-    return Stop(Token(job_id, owner, fence), Reason(reason) if reason in _REASONS else Reason.ABORTED)
+    return AbortRequest(Token(job_id, owner, fence), Reason(reason) if reason in _REASONS else Reason.ABORTED)
 
 
 def _worker_row(worker: WorkerInfo, now: int, joined_at: int | None = None) -> tuple[Any, ...]:

@@ -77,7 +77,7 @@ class SQLite(Working, InAndOut, Upkeep, Records, Lists, Steering, Schedules, Wor
     def _prepare(self, connection: sqlite3.Connection) -> None:
         schema.prepare(connection, self.path, only_looks=self._only_looks)
 
-    def make_nothing(self) -> None:
+    def require_existing(self) -> None:
         self._only_looks = True
 
     def now(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from packhorse.storage.records import Outlook
+from packhorse.storage.records import PollResult
 from packhorse.storage.sql import upkeep
 from packhorse.storage.sql.rows import Row
 from packhorse.storage.sqlite.keeper import SQLiteKeeper
@@ -14,9 +14,9 @@ from packhorse.storage.sqlite.transaction import Transaction
 
 
 class Upkeep(SQLiteKeeper, upkeep.Upkeep):
-    def outlook(self, foreman: str, owners: Sequence[str], *, after: int = 0) -> Outlook:
+    def poll(self, foreman: str, owners: Sequence[str], *, after: int = 0) -> PollResult:
         self._db.fold_log()  # here, because only foremen come by with this, every second, and nobody waits for them
-        return super().outlook(foreman, owners, after=after)
+        return super().poll(foreman, owners, after=after)
 
     def _drop_events(self, tx: Transaction, before: int, limit: int) -> tuple[int, bool]:
         oldest = tx.execute(SQL["oldest_events"], (limit + 1,)).fetchall()

@@ -36,7 +36,7 @@ from packhorse.monitor.serializers import (
     steered_fields,
 )
 from packhorse.storage import BATCH
-from packhorse.storage.records import Filter, Steered
+from packhorse.storage.records import ActionResult, Filter
 from packhorse.web.api.endpoint import Call, delete, get, post
 from packhorse.web.security.operator import Role
 from packhorse.web.security.redaction import HIDDEN
@@ -396,7 +396,7 @@ def _created(call: Call, handles: Sequence[JobHandle[Any]]) -> list[CreatedJob]:
 def _steered(call: Call, id: str, step: Step) -> SteeredFields:
     before = call.steps.steer(step, id, unknown=_UNKNOWN_QUEUE)
     after = call.site.storage.get(id)
-    return steered_fields(step.operation, Steered(id, True, after.state if after else before.state))
+    return steered_fields(step.operation, ActionResult(id, True, after.state if after else before.state))
 
 
 @post("/jobs/{id}/abort")

@@ -70,7 +70,7 @@ class SignedOut:
 
     def _write(self) -> None:
         for session_id, by in list(self._unwritten.items()):
-            self._storage().record_deed(session_id, Kind.SIGNED_OUT, by=by)
+            self._storage().record_operator_event(session_id, Kind.SIGNED_OUT, by=by)
             self._over[session_id] = self._storage().now() // SECOND
             del self._unwritten[session_id]
 

@@ -34,7 +34,7 @@ def test_of_a_queue_that_is_not_paused_no_pause_is_over():
 def test_it_is_foreseen(storage: Memory):
     storage.pause("short", duration=MINUTE)
 
-    assert EndPauses(storage).due_in(storage.outlook("foreman", [])) == MINUTE
+    assert EndPauses(storage).due_in(storage.poll("foreman", [])) == MINUTE
 
 
 def test_the_pauses_of_a_storage_that_is_moved_are_left_to_the_new_one(storage: Memory, clock: TurnedClock):

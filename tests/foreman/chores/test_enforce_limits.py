@@ -49,7 +49,7 @@ def test_a_job_that_its_worker_does_not_end_in_time_is_ended(storage: Memory, cl
     assert enforce(storage) == (1.0, [])
     assert stored(storage, job.id) == job
     clock.turn(1)
-    storage.beat({job.owner: {}})
+    storage.heartbeat({job.owner: {}})
 
     enforce(storage)
 
@@ -146,7 +146,7 @@ def test_what_a_newer_version_announces_ends_no_job_of_a_healthy_worker(
     job, neighbour = in_worker_of_ours(storage), in_worker_of_ours(storage, timeout=SECOND)
     storage.announce([TaskInfo("send", "mail", {"timeout": 3 * SECOND})])
     clock.turn("1h")
-    storage.beat({"boss": {}, "eve": {}})
+    storage.heartbeat({"boss": {}, "eve": {}})
 
     assert enforce(storage, own=own) == (None, [])
 
@@ -215,11 +215,11 @@ def test_the_foreign_worker_of_another_foreman_is_left_to_that_for_a_while(stora
     storage.join(WorkerInfo("ann", foreman="boss"))
     job = in_state(storage, RUNNING, timeout=3 * SECOND)
     clock.turn(3 + GRACE)
-    storage.beat({"boss": {}})
+    storage.heartbeat({"boss": {}})
     assert enforce(storage) == (10.0, [])
     assert stored(storage, job.id) == job
     clock.turn(10)
-    storage.beat({"boss": {}})
+    storage.heartbeat({"boss": {}})
 
     enforce(storage)
 

@@ -24,7 +24,7 @@ def test_a_job_that_waited_too_long_is_aborted(storage: Memory, clock: TurnedClo
 def test_it_is_foreseen(storage: Memory):
     add(storage, expires=SECOND)
 
-    assert Expire(storage).due_in(storage.outlook("foreman", [])) == SECOND
+    assert Expire(storage).due_in(storage.poll("foreman", [])) == SECOND
 
 
 def test_it_goes_on_at_once_while_more_are_over(storage: Memory, clock: TurnedClock):

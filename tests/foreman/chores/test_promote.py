@@ -60,7 +60,7 @@ def test_it_goes_on_at_once_while_more_are_due(storage: Memory, clock: TurnedClo
 def test_it_is_foreseen(storage: Memory):
     add(storage, delay=1_000)
 
-    assert Promote(storage).due_in(storage.outlook("foreman", [])) == 1_000
+    assert Promote(storage).due_in(storage.poll("foreman", [])) == 1_000
 
 
 def test_it_writes_nothing_while_nothing_is_due():

@@ -11,7 +11,7 @@ from packhorse.core.job import HELD, QUEUED, RANK_HALTED, RANK_RECOVERED, RUNNIN
 from packhorse.core.settings import Settings
 from packhorse.foreman.chores.rescue import Rescue
 from packhorse.storage.memory import Memory
-from packhorse.storage.records import Filter, Outlook, WorkerInfo
+from packhorse.storage.records import Filter, PollResult, WorkerInfo
 
 
 def rescue(storage: Memory, *steady: bool) -> Rescue:
@@ -124,7 +124,7 @@ def test_what_a_lone_foreman_finds_at_first_goes_before_all_others(storage: Memo
     at_first, later = in_state(storage, RUNNING), in_state(storage, RUNNING, owner="bob")
     storage.join(WorkerInfo("f", Subject.FOREMAN))
     clock.turn(10)
-    storage.beat({"f": {}, "bob": {}})
+    storage.heartbeat({"f": {}, "bob": {}})
     chore = rescue(storage)
 
     clock.turn(10)
@@ -149,10 +149,10 @@ def test_where_other_foremen_live_the_application_has_not_died(storage: Memory, 
 
 def test_while_somebody_holds_a_job_it_comes_round_with_the_heartbeat(storage: Memory):
     chore = Rescue(storage, Settings(heartbeat=2 * SECOND), storage.now)
-    at_first = chore.due_in(Outlook(storage.now(), held=True))
+    at_first = chore.due_in(PollResult(storage.now(), held=True))
     chore.run()
 
-    due_in = chore.due_in(Outlook(storage.now(), held=True))
+    due_in = chore.due_in(PollResult(storage.now(), held=True))
 
     assert at_first == 0
     assert due_in is not None
@@ -162,7 +162,7 @@ def test_while_somebody_holds_a_job_it_comes_round_with_the_heartbeat(storage: M
 def test_while_nobody_holds_a_job_it_comes_round_less_often(storage: Memory):
     chore = rescue(storage)
 
-    assert chore.due_in(Outlook(storage.now(), held=False)) is None
+    assert chore.due_in(PollResult(storage.now(), held=False)) is None
     assert chore.interval == 10.0
 
 

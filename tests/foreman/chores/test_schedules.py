@@ -130,7 +130,7 @@ def test_it_runs_again_when_the_next_slot_comes_or_after_its_interval(
     clock.set(schedule.next_at - ahead)
 
     assert TickSchedules(storage).run() == again
-    assert TickSchedules(storage).due_in(storage.outlook("foreman", [])) == ahead
+    assert TickSchedules(storage).due_in(storage.poll("foreman", [])) == ahead
 
 
 def test_after_a_tick_the_next_slot_counts(storage: Memory, clock: TurnedClock):

@@ -59,7 +59,7 @@ def pass_time(clock: TurnedClock, seconds: int, *foremen: Foreman) -> None:
     for _ in range(seconds):
         clock.turn(1)
         for foreman in foremen:
-            foreman.storage.beat({foreman.id: {}})
+            foreman.storage.heartbeat({foreman.id: {}})
             foreman.chore.run()
 
 
@@ -296,7 +296,7 @@ def test_a_foreman_that_was_struck_off_and_joins_again_loses_nothing(storage: St
 def test_foremen_without_handlers_or_workers_tell_nothing_while_another_can(storage: Storage, clock: TurnedClock):
     Foreman(storage, "no handlers", tells_results=False)
     storage.join(WorkerInfo("no workers", Subject.FOREMAN, info={"target": "shop:app"}))
-    storage.beat({"no workers": {"online": 0}})
+    storage.heartbeat({"no workers": {"online": 0}})
     clock.turn(1)
     able = Foreman(storage, "able", tells_results=True)
     jobs = abort_some(storage)
@@ -432,7 +432,7 @@ def test_a_foreman_whose_workers_all_end_leaves_telling_to_the_next(storage: Sto
     jobs = abort_some(storage)
     for _ in range(15):
         clock.turn(1)
-        storage.beat({"first": {"online": 1, "crew": 0}, "second": {"online": 1, "crew": 1}})
+        storage.heartbeat({"first": {"online": 1, "crew": 0}, "second": {"online": 1, "crew": 1}})
         first.chore.run()
         second.chore.run()
 

@@ -48,7 +48,7 @@ _PUT = "INSERT INTO packhorse_event (at, kind, subject, queue) VALUES (%s, 'paus
 def test_who_only_looks_makes_no_tables(bystander: Bystander) -> None:
     bystander.connection.cursor().execute("CREATE DATABASE never_filled")
     storage = MySQL.from_url(shared_mysql().url_of("never_filled"))
-    storage.make_nothing()
+    storage.require_existing()
 
     for look in (storage.queues, storage.now, storage.health):
         with pytest.raises(StorageNotFound, match="never_filled has no Packhorse jobs in it"):

@@ -251,7 +251,7 @@ def test_a_worker_that_sleeps_on_without_a_ring_looks_every_other_time(
     def nap() -> bool:
         """Did it look afterwards?"""
         before = looks(storage)
-        assert storage.reserve_when_rung("ann", {"mail": 1}, 10, 0.01) == []
+        assert storage.wait_and_reserve("ann", {"mail": 1}, 10, 0.01) == []
         return looks(storage) > before
 
     assert all(nap() for _ in range(bell._IN_VAIN))  # the row may have come too late for somebody
@@ -270,15 +270,15 @@ def test_a_worker_that_sleeps_on_looks_when_a_job_is_due_or_was_brought(
     join(storage, "ann")
     assert storage.reserve("ann", {"mail": 1}, 10) == []
     for _ in range(bell._IN_VAIN + 1):
-        assert storage.reserve_when_rung("ann", {"mail": 1}, 10, 0.01) == []
+        assert storage.wait_and_reserve("ann", {"mail": 1}, 10, 0.01) == []
     looked_at, _ = storage._in_vain or (0.0, None)
 
     storage._in_vain = (looked_at + PATIENCE, round(-2 * PATIENCE * SECOND))
     before = looks(storage)
-    assert storage.reserve_when_rung("ann", {"mail": 1}, 10, 0.01) == []
+    assert storage.wait_and_reserve("ann", {"mail": 1}, 10, 0.01) == []
     assert looks(storage) > before
     brought = add(storage)
-    assert [job.id for job in storage.reserve_when_rung("ann", {"mail": 1}, 10, PATIENCE)] == [brought.id]
+    assert [job.id for job in storage.wait_and_reserve("ann", {"mail": 1}, 10, PATIENCE)] == [brought.id]
 
 
 def looks(storage: Postgres) -> int:

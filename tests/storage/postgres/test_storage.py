@@ -142,7 +142,7 @@ def test_who_cannot_connect_is_told_what_to_try() -> None:
 def test_who_only_looks_makes_no_schema(bystander: Bystander) -> None:
     url = f"{shared_postgres().url}?schema=never_made"
     storage = Postgres.from_url(url)
-    storage.make_nothing()
+    storage.require_existing()
 
     for look in (storage.queues, storage.now, storage.health):
         with pytest.raises(StorageNotFound, match="never_made"):
@@ -155,7 +155,7 @@ def test_who_only_looks_makes_no_schema(bystander: Bystander) -> None:
 def test_who_only_looks_sees_what_is_there(storage: Postgres, url: str) -> None:
     storage.enqueue(new_jobs(1))
     looking = Postgres.from_url(url)
-    looking.make_nothing()
+    looking.require_existing()
 
     assert looking.count(Filter()).number == 1
     looking.close()

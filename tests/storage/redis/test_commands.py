@@ -93,12 +93,12 @@ def test_all_keys_lie_in_one_slot(own_server: RedisServer) -> None:
 def test_asking_for_a_whole_crew_is_one_call(own_server: RedisServer) -> None:
     storage = Redis.from_url(own_server.url)
     owners = [f"worker {number}" for number in range(100)]
-    storage.beat({})
-    storage.stops(owners)
+    storage.heartbeat({})
+    storage.abort_requests(owners)
 
     with listening(own_server) as heard:
-        storage.beat({})
-        storage.stops(owners)
+        storage.heartbeat({})
+        storage.abort_requests(owners)
 
     assert [one.name for one in heard if one.name in ("EVALSHA", "SCRIPT")] == ["EVALSHA"] * 2
     storage.close()

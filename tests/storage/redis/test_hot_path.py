@@ -54,7 +54,7 @@ def test_a_sleeping_worker_gets_its_job_in_the_round_trip_that_wakes_it(
     producer = Redis.from_url(url)
     storage.reserve(WORKER, QUEUES, 1)
     with ThreadPoolExecutor(1) as threads, round_trips(monkeypatch) as sent:
-        sleeping = threads.submit(storage.reserve_when_rung, WORKER, QUEUES, 2, 60.0)
+        sleeping = threads.submit(storage.wait_and_reserve, WORKER, QUEUES, 2, 60.0)
         until(lambda: "BLPOP" in sent, "it sleeps")
         producer.enqueue(new_jobs(3))
         jobs = sleeping.result(60)
@@ -70,7 +70,7 @@ def test_a_sleeper_whose_script_is_forgotten_meanwhile_asks_again(storage: Redis
     storage.join(WorkerInfo(WORKER))
     job = add(storage)
 
-    assert ids(storage.reserve_when_rung(WORKER, QUEUES, 2, 0.01)) == [job.id]
+    assert ids(storage.wait_and_reserve(WORKER, QUEUES, 2, 0.01)) == [job.id]
     storage.close()
 
 
@@ -79,7 +79,7 @@ def test_a_sleeper_that_was_struck_off_is_told(storage: Redis) -> None:
     storage.leave(WORKER)
 
     with pytest.raises(WorkerNotFound):
-        storage.reserve_when_rung(WORKER, QUEUES, 2, 0.01)
+        storage.wait_and_reserve(WORKER, QUEUES, 2, 0.01)
 
 
 def test_what_a_busy_worker_does_is_one_round_trip_each(storage: Redis, monkeypatch: pytest.MonkeyPatch) -> None:

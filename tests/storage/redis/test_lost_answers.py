@@ -82,10 +82,10 @@ OPERATIONS: dict[str, Operation] = {
         "daily", SLOT, SLOT + HOUR, [new_job("a")], [Tick("daily", SLOT, "enqueued", 0, "a")]
     ),
     "pause a schedule": lambda storage, jobs: storage.pause_schedule("daily", True, by="ann"),
-    "record a deed": lambda storage, jobs: storage.record_deed("daily", Kind.RUN_NOW, job="a", by="ann"),
+    "record a deed": lambda storage, jobs: storage.record_operator_event("daily", Kind.RUN_NOW, job="a", by="ann"),
     "remove a schedule": lambda storage, jobs: storage.remove_schedule("daily", by="ann"),
     "join": lambda storage, jobs: storage.join(WorkerInfo(id="bob", host="here", pid=1)),
-    "beat": lambda storage, jobs: storage.beat({WORKER: {"jobs": 3}, "nobody": {}}),
+    "beat": lambda storage, jobs: storage.heartbeat({WORKER: {"jobs": 3}, "nobody": {}}),
     "leave": lambda storage, jobs: storage.leave(WORKER, why="stopped"),
     "record a stat": lambda storage, jobs: storage.record_stat(WORKER, {"done": 3}),
     "join a client": lambda storage, jobs: storage.join_client(ClientInfo(id="shop", name="Shop")),
@@ -142,9 +142,9 @@ def all_of(storage: Storage) -> dict[str, Any]:
         "clients": storage.clients(),
         "outcomes": [replace(job, seq=0) for job in storage.outcomes_for("web")],
         "subscribers": {job.id: storage.subscribers(job.id) for job in jobs},
-        "stops": storage.stops([WORKER]),
+        "stops": storage.abort_requests([WORKER]),
         "next due": storage.next_due(),
-        "outlook": storage.outlook("nobody", [WORKER]),
+        "outlook": storage.poll("nobody", [WORKER]),
     }
 
 

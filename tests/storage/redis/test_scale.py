@@ -100,8 +100,8 @@ CALLS: dict[str, Callable[[Redis], object]] = {
     "the events of workers": lambda storage: storage.events(EventFilter(subject=Subject.WORKER)),
     "a chart": lambda storage: storage.series(Span.TWO_DAYS),
     "totals": lambda storage: storage.totals(),
-    "stops": lambda storage: storage.stops(["ann"]),
-    "outlook": lambda storage: storage.outlook("foreman", ["ann"]),
+    "stops": lambda storage: storage.abort_requests(["ann"]),
+    "outlook": lambda storage: storage.poll("foreman", ["ann"]),
 }
 
 

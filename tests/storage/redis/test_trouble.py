@@ -115,7 +115,7 @@ def test_a_worker_that_an_empty_server_does_not_know_is_told_so(own_server: Redi
     own_server.start()
 
     assert storage.finish([Completed(held.token)]) == [Verdict.STALE]
-    assert storage.beat({WORKER: {}}).unknown == [WORKER]
+    assert storage.heartbeat({WORKER: {}}).unknown == [WORKER]
     with pytest.raises(WorkerNotFound):
         storage.reserve(WORKER, QUEUES, 1)
     storage.close()
@@ -174,7 +174,7 @@ def test_a_full_server_still_takes_outcomes(full: Redis):
 def test_a_full_server_still_takes_signs_of_life(full: Redis):
     token = held(full)[0].token
 
-    assert full.beat({WORKER: {}}).unknown == []
+    assert full.heartbeat({WORKER: {}}).unknown == []
     assert full.start([token]) == [Verdict.ACCEPTED]
     assert full.check_in([CheckIn(token, "here", 10)])
 

@@ -124,7 +124,7 @@ def _schedules(storage: Any) -> None:
     storage.put_schedules([ScheduleInfo(name, "send", "0 7 * * *", next_at=slot) for name in ("nightly", "daily")])
     storage.tick("nightly", slot, slot + HOUR, [new_job(schedule="nightly")], [Tick("nightly", slot, "enqueued", 0)])
     storage.pause_schedule("nightly", True)
-    storage.record_deed("nightly", Kind.SKIPPED, slot=slot, by="eve")
+    storage.record_operator_event("nightly", Kind.SKIPPED, slot=slot, by="eve")
     storage.schedules()
     storage.ticks("nightly")
     storage.remove_schedule("nightly")
@@ -132,8 +132,8 @@ def _schedules(storage: Any) -> None:
 
 def _processes(storage: Any) -> None:
     storage.join(WorkerInfo("bob", subject=Subject.FOREMAN))
-    storage.beat({"ann": {"running": 1}, "bob": {}, "ghost": {}})
-    storage.stops(["ann", "bob"])
+    storage.heartbeat({"ann": {"running": 1}, "bob": {}, "ghost": {}})
+    storage.abort_requests(["ann", "bob"])
     storage.record_stat("ann", {"completed": 1})
     storage.order("ann", Order(Do.QUIET), by="op")
     storage.workers()
@@ -147,7 +147,7 @@ def _processes(storage: Any) -> None:
     storage.acknowledge("carl", ended[:2])
     storage.clients()
     storage.leave_client("carl")
-    storage.record_deed("s1", Kind.SIGNED_OUT, by="ann")
+    storage.record_operator_event("s1", Kind.SIGNED_OUT, by="ann")
 
 
 def _records(storage: Any) -> None:
@@ -170,7 +170,7 @@ def _records(storage: Any) -> None:
 def _upkeep(storage: Any) -> None:
     storage.enqueue([new_job(delay=1), new_job(expires=1)])
     storage.next_due()
-    storage.outlook("foreman", ["ann", "bob"])
+    storage.poll("foreman", ["ann", "bob"])
     storage.promote()
     storage.expire()
     storage.rescue_owner("ann", foreman="ann", why="signal 9", limit=1)

@@ -390,7 +390,7 @@ def test_a_lock_that_another_process_holds_for_a_while_is_waited_for(storage: SQ
     writers = [
         Caller(enqueueing(storage, new_job("within"))),
         Caller(lambda: storage.pause("print")),
-        Caller(lambda: storage.beat({"ann": {}})),
+        Caller(lambda: storage.heartbeat({"ann": {}})),
     ]
     until(lambda: storage.health().busy_retries > 0, "they wait")
     assert ids(find_all(storage)) == ["before"], "a reader does not wait"

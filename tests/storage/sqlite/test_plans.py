@@ -51,7 +51,7 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Path:
             storage.finish([ended(number, job.token) for number, job in enumerate(held) if number % 20])
             storage.append_log(held[0].token, [LogLine("begun")])
     clock.set(NOW)
-    storage.beat({"ann": {}, "bob": {}})
+    storage.heartbeat({"ann": {}, "bob": {}})
     storage.close()
     return path
 
@@ -190,9 +190,9 @@ CASES = [
     Case("expire", lambda s: s.expire(), {"expiring"}),
     Case("rescue", lambda s: s.rescue(lease=LEASE, why="silent"), {"held"}, sorts=True),
     Case("rescue one owner", lambda s: s.rescue_owner("ann", foreman="ann", why="died"), {"held"}),
-    Case("beat", lambda s: s.beat({"ann": {}, "bob": {}}), {"held"}, sorts=True),
-    Case("stops", lambda s: s.stops(["ann", "bob"]), {"held"}, sorts=True),
-    Case("outlook", lambda s: s.outlook("foreman", ["ann", "bob"]), {"held", "line", "due", "expiring"}),
+    Case("beat", lambda s: s.heartbeat({"ann": {}, "bob": {}}), {"held"}, sorts=True),
+    Case("stops", lambda s: s.abort_requests(["ann", "bob"]), {"held"}, sorts=True),
+    Case("outlook", lambda s: s.poll("foreman", ["ann", "bob"]), {"held", "line", "due", "expiring"}),
     Case("leave", lambda s: s.leave("bob"), {"held"}),
     Case("prune", lambda s: s.prune(Retention()), {"finished"}),
     Case("prune everything", lambda s: s.prune(Retention(0, 0, 0)), {"finished"}),
@@ -236,8 +236,8 @@ def test_a_call_goes_along_its_indexes(case: Case, maybe_analysed: Path) -> None
         pytest.param(lambda s: s.events(EventFilter(after=100)), "INTEGER PRIMARY KEY", id="events after another"),
         pytest.param(lambda s: s.log_lines("job-00001"), "packhorse_log_line_job", id="log of a job"),
         pytest.param(lambda s: s.outcomes_for("client"), "packhorse_subscriber_client", id="outcomes for a client"),
-        pytest.param(lambda s: s.outlook("foreman", []), "packhorse_event_subject", id="orders of a foreman"),
-        pytest.param(lambda s: s.outlook("foreman", []), "packhorse_schedule_next", id="the next slot"),
+        pytest.param(lambda s: s.poll("foreman", []), "packhorse_event_subject", id="orders of a foreman"),
+        pytest.param(lambda s: s.poll("foreman", []), "packhorse_schedule_next", id="the next slot"),
         pytest.param(lambda s: s.ticks("nightly"), "packhorse_tick_schedule", id="ticks of a schedule"),
         pytest.param(lambda s: s.series(Span.TWO_HOURS), "PRIMARY KEY (level=? AND at>?)", id="series"),
     ],
@@ -259,7 +259,7 @@ FEW = 40
     [
         pytest.param(lambda s: s.promote(), id="promote"),
         pytest.param(lambda s: s.next_due(), id="next_due"),
-        pytest.param(lambda s: s.outlook("foreman", ["nobody"]), id="outlook"),
+        pytest.param(lambda s: s.poll("foreman", ["nobody"]), id="outlook"),
         pytest.param(lambda s: s.expire(), id="expire"),
         pytest.param(lambda s: s.reserve("ann", {"no-such-queue": 1}, 50), id="reserve"),
         pytest.param(lambda s: s.reserve("ann", {f"none-{n}": 1 for n in range(20)}, 50), id="reserve of many queues"),
@@ -277,7 +277,7 @@ def test_a_call_that_finds_nothing_to_do_looks_at_next_to_nothing(call: Call, co
     "call",
     [
         pytest.param(lambda s: s.rescue(lease=LEASE, why="silent"), id="rescue"),
-        pytest.param(lambda s: s.beat({"ann": {}, "bob": {}}), id="beat"),
+        pytest.param(lambda s: s.heartbeat({"ann": {}, "bob": {}}), id="beat"),
     ],
 )
 def test_the_upkeep_of_workers_looks_at_held_jobs_only(call: Call, copy: Path) -> None:

@@ -302,7 +302,7 @@ def test_a_new_file_whose_making_failed_has_none_of_our_tables(path: Path, conne
 def test_looking_does_not_change_an_older_file(call: Callable[[SQLite], object], first: Path) -> None:
     before = first.read_bytes()
     looking = SQLite(first)
-    looking.make_nothing()
+    looking.require_existing()
 
     with pytest.raises(SchemaOutdated) as raised:
         call(looking)
@@ -318,7 +318,7 @@ def test_looking_does_not_change_an_older_file(call: Callable[[SQLite], object],
 
 def test_whoever_looks_may_ask_for_the_migration(first: Path) -> None:
     looking = SQLite(first)
-    looking.make_nothing()
+    looking.require_existing()
 
     assert looking.migrate() == [name for _, name, _ in MIGRATIONS[1:]]
     assert looking.queues() == []
@@ -328,7 +328,7 @@ def test_whoever_looks_may_ask_for_the_migration(first: Path) -> None:
 
 def test_looking_goes_on_when_another_program_has_brought_the_file_up_to_date(first: Path) -> None:
     looking = SQLite(first)
-    looking.make_nothing()
+    looking.require_existing()
     with pytest.raises(SchemaOutdated):
         looking.queues()
 

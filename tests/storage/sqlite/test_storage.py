@@ -312,7 +312,7 @@ def test_foremen_write_the_log_back_into_the_file(storage: SQLite, tmp_path: Pat
     add(storage)
     before = _jobs_without_the_log(storage.path, tmp_path / "before.db")
 
-    storage.outlook("a foreman", [])
+    storage.poll("a foreman", [])
 
     assert before is None
     assert _jobs_without_the_log(storage.path, tmp_path / "after.db") == 1
@@ -333,7 +333,7 @@ def test_a_foreman_looks_though_the_log_cannot_be_written_back(
 
     for _ in range(3):
         storage._db._next_fold = 0.0
-        assert storage.outlook("a foreman", []).queued
+        assert storage.poll("a foreman", []).queued
         add(storage)
 
     assert [record.getMessage() for record in caplog.records] == [

@@ -45,7 +45,7 @@ def test_a_storage_that_is_being_moved_says_so_once(web: TestClient, yard: Yard)
 def test_a_foreman_that_takes_no_jobs_is_told(web: TestClient, yard: Yard, report: dict[str, Any], told: str):
     yard.join()
     yard.add()
-    yard.storage.beat({FOREMAN: report, WORKER: {}})
+    yard.storage.heartbeat({FOREMAN: report, WORKER: {}})
 
     shown = web.get("/jobs").text
 
@@ -103,7 +103,7 @@ def test_a_foreman_that_needs_no_worker_just_now_is_well(web: TestClient, yard: 
     yard.join()
     yard.storage.leave(WORKER, why="not needed")
     yard.add(delay=60_000_000)
-    yard.storage.beat({FOREMAN: {"state": "working", "min": 0, "max": 4}})
+    yard.storage.heartbeat({FOREMAN: {"state": "working", "min": 0, "max": 4}})
 
     assert 'class="banner' not in web.get("/jobs").text
 
@@ -113,7 +113,7 @@ def test_a_foreman_whose_workers_do_not_start_is_told(web: TestClient, yard: Yar
     yard.join()
     yard.storage.leave(WORKER, why="died")
     yard.add()
-    yard.storage.beat({FOREMAN: {"state": "working", "max": 4, "problem": "no module named shop"}})
+    yard.storage.heartbeat({FOREMAN: {"state": "working", "max": 4, "problem": "no module named shop"}})
 
     shown = web.get("/jobs").text
 
@@ -123,14 +123,14 @@ def test_a_foreman_whose_workers_do_not_start_is_told(web: TestClient, yard: Yar
 
 def test_a_quiet_worker_is_marked(web: TestClient, yard: Yard):
     yard.join()
-    yard.storage.beat({FOREMAN: {"state": "working"}, WORKER: {"state": "quiet"}})
+    yard.storage.heartbeat({FOREMAN: {"state": "working"}, WORKER: {"state": "quiet"}})
 
     assert '<span class="tag warn">quiet</span>' in web.get("/workers").text
 
 
 def test_machines_whose_clock_goes_wrong_are_told(web: TestClient, yard: Yard):
     yard.join()
-    yard.storage.beat({FOREMAN: {"skew": -73.4}, WORKER: {}})
+    yard.storage.heartbeat({FOREMAN: {"skew": -73.4}, WORKER: {}})
 
     shown = web.get("/jobs").text
 
@@ -141,7 +141,7 @@ def test_machines_whose_clock_goes_wrong_are_told(web: TestClient, yard: Yard):
 @pytest.mark.parametrize("skew", [None, 0.0, 1.9, -2, "much"])
 def test_a_clock_that_hardly_differs_is_well(web: TestClient, yard: Yard, skew: object):
     yard.join()
-    yard.storage.beat({FOREMAN: {"skew": skew}, WORKER: {}})
+    yard.storage.heartbeat({FOREMAN: {"skew": skew}, WORKER: {}})
 
     assert "Clocks differ." not in web.get("/jobs").text
 

@@ -97,7 +97,7 @@ def test_a_queue_says_how_many_workers_serve_it(web: TestClient, yard: Yard):
 
 def test_a_worker_shows_its_memory_beside_its_limit_and_its_cpu(web: TestClient, yard: Yard):
     yard.join()
-    yard.storage.beat({WORKER: {"rss": 96 << 20, "max_rss": 512 << 20, "cpu_percent": 34}, FOREMAN: {}})
+    yard.storage.heartbeat({WORKER: {"rss": 96 << 20, "max_rss": 512 << 20, "cpu_percent": 34}, FOREMAN: {}})
 
     assert "96 MiB of 512 MiB · CPU 34 %" in text_of(web, "/workers")
 

@@ -27,7 +27,7 @@ def scaled(web: TestClient, slots: int, **more: str):
 @pytest.fixture
 def crew(yard: Yard) -> Yard:
     yard.start(yard.add())
-    yard.storage.beat({FOREMAN: {"min": 1, "max": 4, "slots": 10}, WORKER: {}})
+    yard.storage.heartbeat({FOREMAN: {"min": 1, "max": 4, "slots": 10}, WORKER: {}})
     return yard
 
 

@@ -14,13 +14,13 @@ from packhorse.core.order import Do, Order
 from packhorse.core.outcome import Completed
 from packhorse.storage.contract import Storage
 from packhorse.storage.moving import Move, Stage
-from packhorse.storage.records import EventFilter, Outlook, ScheduleInfo, WorkerInfo
+from packhorse.storage.records import EventFilter, PollResult, ScheduleInfo, WorkerInfo
 
 FOREMAN = "foreman"
 
 
-def look(storage: Storage, *owners: str, after: int = 0) -> Outlook:
-    return storage.outlook(FOREMAN, owners, after=after)
+def look(storage: Storage, *owners: str, after: int = 0) -> PollResult:
+    return storage.poll(FOREMAN, owners, after=after)
 
 
 def schedule(storage: Storage, name: str = "nightly", next_in: int = HOUR) -> None:
@@ -34,7 +34,7 @@ def order(storage: Storage, foreman: str = FOREMAN) -> int:
 
 
 def test_nothing_lies_ahead_in_an_empty_storage(storage: Storage, clock: TurnedClock) -> None:
-    assert look(storage) == look(storage, WORKER, "bob") == Outlook(clock())
+    assert look(storage) == look(storage, WORKER, "bob") == PollResult(clock())
 
 
 def test_looking_changes_nothing(storage: Storage, clock: TurnedClock) -> None:
