@@ -29,8 +29,8 @@ from packhorse.monitor.schedules import describe_schedule, late_by
 from packhorse.monitor.text import count_text, held_back_text, pause_text, share_text, size_text, span_text
 from packhorse.storage import BATCH, Storage
 from packhorse.storage.broken import is_broken
-from packhorse.storage.moving import closed
 from packhorse.storage.records import Filter, WorkerInfo
+from packhorse.storage.transfer import closed
 
 _SLOW_READ, _VERY_SLOW_READ = 20_000, 500_000
 _LITTLE_ROOM, _NO_ROOM = 1 << 30, 100 << 20

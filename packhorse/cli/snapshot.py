@@ -31,8 +31,8 @@ from packhorse.monitor.served_queues import UnservedReason, tasks_by_queue, why_
 from packhorse.monitor.stats import RunStats, run_stats
 from packhorse.monitor.text import count_text, pause_text, significant, span_text
 from packhorse.storage import Storage
-from packhorse.storage.moving import Move, Stage, closed
 from packhorse.storage.records import Health, Point, QueueInfo, Span, WorkerInfo
+from packhorse.storage.transfer import Move, Stage, closed
 
 _LATELY = 5  # minutes over which rates are taken
 _BARS = 10

@@ -27,8 +27,8 @@ from packhorse.monitor.liveness import (
 from packhorse.monitor.served_queues import SERVES, matches_patterns, serves, strings_in
 from packhorse.monitor.text import abort_reason, pause_text, span_text
 from packhorse.storage import Storage
-from packhorse.storage.moving import problems
 from packhorse.storage.records import EventFilter, Filter, QueueInfo, Tally, TaskInfo, WorkerInfo
+from packhorse.storage.transfer import problems
 
 _SUMMARY_LIMIT = 120
 _GIVEN_UP = "did not end when asked"  # also what the failure of such a run says
