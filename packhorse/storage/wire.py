@@ -50,7 +50,7 @@ _WIRE_NAMES = {
     "heartbeat": "beat",
     "abort_requests": "stops",
     "poll": "outlook",
-    "record_operator_event": "record_operator_event",
+    "record_operator_event": "record_deed",
 }
 """Operations that older programs know by another name. Names on the wire never change."""
 

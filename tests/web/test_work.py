@@ -94,7 +94,7 @@ def test_a_renamed_operation_keeps_its_name_on_the_wire():
         "heartbeat": "beat",
         "abort_requests": "stops",
         "poll": "outlook",
-        "record_operator_event": "record_operator_event",
+        "record_operator_event": "record_deed",
     }
 
 
