@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
-from packhorse.core.failure import Failure
 from packhorse.core.job import FINAL, HELD, OF_TASK, Job, State
+from packhorse.core.outcome import Failure
 from packhorse.monitor.why import why_aborted
 
 _LONG_ARGS = 4_000

@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from packhorse.core.clock import SECOND
-from packhorse.core.series import LIMITS, STEPS
+from packhorse.core.metrics import LIMITS, STEPS
 from packhorse.storage.records import Point
 
 SHORTEST = LIMITS[0] / SECOND

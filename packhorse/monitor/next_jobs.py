@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from packhorse.core.fair_share import Turns
+from packhorse.core.fair_share import FairShare
 from packhorse.core.job import RANK_FORCED, RANK_HALTED, RANK_RECOVERED, Job
 from packhorse.storage.records import BY_AGE, TaskInfo
 
@@ -40,7 +40,7 @@ def in_order(jobs: Sequence[Job], order: str, weights: Mapping[str, int]) -> lis
 
 
 def _by_turns(jobs: Sequence[Job], weights: Mapping[str, int]) -> list[Job]:
-    turns = Turns()
+    turns = FairShare()
     taken: list[Job] = []
     for rank in sorted({job.rank for job in jobs}):
         lines: dict[str, list[Job]] = {}

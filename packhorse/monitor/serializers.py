@@ -14,8 +14,8 @@ import msgspec
 
 from packhorse.core.clock import SECOND, to_datetime
 from packhorse.core.event import Event, Kind, Subject
-from packhorse.core.failure import Failure
 from packhorse.core.job import ABORTED, HELD, OF_TASK, Job, Operation, Reason, State, effective
+from packhorse.core.outcome import Failure
 from packhorse.monitor.event_objects import served
 from packhorse.monitor.served_queues import served_by
 from packhorse.storage.checks import is_sound_json

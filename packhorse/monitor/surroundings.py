@@ -7,8 +7,8 @@ of a long line only the beginning is.
 from __future__ import annotations
 
 from packhorse.core.event import Event, Kind
-from packhorse.core.failure import Failure
 from packhorse.core.job import ABORTED, FINAL, HELD, QUEUED, Job
+from packhorse.core.outcome import Failure
 from packhorse.monitor.why import Seen
 from packhorse.storage import Storage
 from packhorse.storage.moving import problems

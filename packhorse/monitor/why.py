@@ -11,8 +11,8 @@ import msgspec
 
 from packhorse.core.clock import DAY, SECOND, to_datetime
 from packhorse.core.event import Event, Subject
-from packhorse.core.failure import Failure
 from packhorse.core.job import UNFINISHED, Job, Reason, State, effective
+from packhorse.core.outcome import Failure
 from packhorse.monitor.idleness import Idler, idle_text, idlers, is_quiet, quiet_text, remedy, takers
 from packhorse.monitor.pause_text import pause_text
 from packhorse.monitor.presence import is_alive

@@ -16,8 +16,8 @@ from packhorse.client.app import Packhorse
 from packhorse.client.job import JobHandle
 from packhorse.core.errors import BadValue, FailureNotFound, JobNotFound, QueueNotFound, WorkerNotFound, did_you_mean
 from packhorse.core.event import Event
-from packhorse.core.failure import Failure
 from packhorse.core.job import ABORTED, DEAD, HELD, RETRYING, Job, State, effective
+from packhorse.core.outcome import Failure
 from packhorse.monitor.filter_words import find_pages
 from packhorse.monitor.filters import SLOWEST_OF, slowest
 from packhorse.monitor.id_part import SHORTEST, SURE, jobs_with_part

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND
-from packhorse.core.series import LIMITS, Measures, measure_runs
+from packhorse.core.metrics import LIMITS, Measures, measure_runs
 from packhorse.monitor.measures import bounded, by_time, longest_wait, measured
 from packhorse.storage.records import Point
 

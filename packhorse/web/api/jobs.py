@@ -17,8 +17,8 @@ from packhorse.client.job import JobHandle
 from packhorse.client.job_builder import NewCall
 from packhorse.core.clock import from_datetime
 from packhorse.core.errors import BadValue, PackhorseError
-from packhorse.core.failure import Failure
 from packhorse.core.job import Job, Operation
+from packhorse.core.outcome import Failure
 from packhorse.monitor.filter_words import parse_parts, say_which
 from packhorse.monitor.filters import parse_moment
 from packhorse.monitor.job_text import call_text, cut

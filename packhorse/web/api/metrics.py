@@ -7,7 +7,7 @@ from itertools import accumulate
 
 from packhorse.core.clock import SECOND
 from packhorse.core.job import State
-from packhorse.core.series import LIMITS
+from packhorse.core.metrics import LIMITS
 from packhorse.monitor.measures import steps_of
 from packhorse.monitor.totals import Totals
 from packhorse.storage.records import Health

@@ -17,7 +17,7 @@ import msgspec
 from markupsafe import Markup
 
 from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND, to_datetime
-from packhorse.core.series import CAME, WENT
+from packhorse.core.metrics import CAME, WENT
 from packhorse.monitor.job_text import cut
 from packhorse.monitor.measures import SHORTEST, Measured, longest_wait, measured
 from packhorse.monitor.text import significant
