@@ -31,8 +31,8 @@ from packhorse.monitor.schedules import late_by, words_and_slots
 from packhorse.monitor.text import count_text, share_text, size_text, span_text
 from packhorse.storage import BATCH, Storage
 from packhorse.storage.broken import is_broken
-from packhorse.storage.moving import closed
 from packhorse.storage.records import Filter, WorkerInfo
+from packhorse.storage.transfer import closed
 
 _SLOW_READ, _VERY_SLOW_READ = 20_000, 500_000
 _LITTLE_ROOM, _NO_ROOM = 1 << 30, 100 << 20

@@ -22,8 +22,8 @@ from packhorse.monitor.presence import busy_slots, crews_lost, is_alive, lost_te
 from packhorse.monitor.served_queues import Unserved, tasks_by_queue, why_unserved
 from packhorse.monitor.text import count_text, significant, span_text
 from packhorse.storage import Storage
-from packhorse.storage.moving import Move, Stage, closed
 from packhorse.storage.records import Health, Point, QueueInfo, Span, WorkerInfo
+from packhorse.storage.transfer import Move, Stage, closed
 
 _LATELY = 5  # minutes over which rates are taken
 _BARS = 10

@@ -29,8 +29,8 @@ from packhorse.core.job import ABORTED, COMPLETED, DEAD, QUEUED, RESERVED, RETRY
 from packhorse.core.metrics import CAME, LIMITS, STEPS, WENT, step_of
 from packhorse.core.outcome import Completed, Failed, Failure, Halted, Snoozed
 from packhorse.storage.contract import Storage
-from packhorse.storage.moving import Section
 from packhorse.storage.records import EventFilter, FailureGroup, Filter, Point, Retention, Span
+from packhorse.storage.transfer import Section
 
 # --- what no storage holds ------------------------------------------------------------------------------------------
 

@@ -15,8 +15,8 @@ from packhorse.monitor.presence import is_alive
 from packhorse.monitor.served_queues import tasks_by_queue, why_unserved
 from packhorse.monitor.text import count_text, span_text
 from packhorse.storage import Storage
-from packhorse.storage.moving import closed
 from packhorse.storage.records import Filter, QueueInfo, WorkerInfo
+from packhorse.storage.transfer import closed
 
 _DELAYED = frozenset({State.SCHEDULED, State.RETRYING})
 

@@ -11,8 +11,8 @@ from packhorse.core.job import ABORTED, FINAL, HELD, QUEUED, Job
 from packhorse.core.outcome import Failure
 from packhorse.monitor.why import Seen
 from packhorse.storage import Storage
-from packhorse.storage.moving import problems
 from packhorse.storage.records import EventFilter, Filter
+from packhorse.storage.transfer import problems
 
 _LOOKED_AHEAD = 500
 """Jobs that are counted before "very many" is said."""

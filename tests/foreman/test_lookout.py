@@ -25,7 +25,7 @@ from packhorse.foreman.pulse import Record
 from packhorse.foreman.scaling import Need
 from packhorse.foreman.timetable import Timetable
 from packhorse.storage.memory import Memory
-from packhorse.storage.moving import Move, Stage
+from packhorse.storage.transfer import Move, Stage
 
 
 def is_woken(duty: Duty) -> bool:

@@ -19,8 +19,8 @@ from packhorse.monitor import job_text
 from packhorse.monitor.serializers import event_fields, job_fields, log_fields, schedule_fields, worker_fields
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
+from packhorse.storage.copy_store import End, copy_storage
 from packhorse.storage.records import ClientInfo, EventFilter, LogLine, NewJob, Rescued, Retention, TaskInfo, WorkerInfo
-from packhorse.storage.transfer import End, copy_storage
 
 GARBAGE_TEXTS = ["garbage{", "", '"\\ud800', "[" * 300, '{"n":1e999}', "7", "[1]", '{"type":7}']
 GARBAGE_NUMBERS = [-1, -(2**62), 2**62]

@@ -16,7 +16,6 @@ from packhorse.core.event import ForemanAction, ForemanOrder, Kind
 from packhorse.core.job import NewJob, Token, UniqueLock
 from packhorse.core.outcome import Completed, Failed, Failure, Snoozed, Stopped
 from packhorse.storage.contract import Storage
-from packhorse.storage.moving import Move, Section, Stage
 from packhorse.storage.records import (
     CheckIn,
     ClientInfo,
@@ -30,6 +29,7 @@ from packhorse.storage.records import (
 from packhorse.storage.sqlite import SQLite
 from packhorse.storage.sqlite.database import Options
 from packhorse.storage.sqlite.schema import MIGRATIONS, SCHEMA, Migration, prepare
+from packhorse.storage.transfer import Move, Section, Stage
 from tests.unchecked import unchecked
 
 BEGINNING = 1_800_000_000 * SECOND

@@ -16,8 +16,8 @@ from packhorse.monitor.pause_text import pause_text
 from packhorse.monitor.schedules import late_by
 from packhorse.monitor.served_queues import tasks_by_queue, why_unserved
 from packhorse.monitor.text import count_text
-from packhorse.storage.moving import Move, Stage, closed
 from packhorse.storage.records import Health, QueueInfo, Span, WorkerInfo
+from packhorse.storage.transfer import Move, Stage, closed
 from packhorse.web.pages.page import address
 from packhorse.web.pages.words import number, sentence, span
 from packhorse.web.reader import Reader
