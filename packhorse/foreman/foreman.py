@@ -37,8 +37,8 @@ from packhorse.foreman.scaling import Plan
 from packhorse.foreman.signals import DUMP, QUIET, RESTART_ASKED, STOP, Signals
 from packhorse.foreman.size import Size
 from packhorse.foreman.terminal import Terminal, has_terminal, let_go_of_terminal
-from packhorse.monitor.connection_totals import told_connections
-from packhorse.monitor.local_liveness import SignOfLife
+from packhorse.monitor.local_liveness import StatusFile
+from packhorse.monitor.stats import connections_report
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import LEASE_S, TELLS_RESULTS
 from packhorse.worker.processes import hear_of_parents_end
@@ -117,7 +117,7 @@ class Foreman:
             hasty=burst,
         )
         self.pulse = Pulse(self.report, self.is_well, callee)
-        self._sign_of_life = SignOfLife(max(settings.lease / SECOND, _STUCK))
+        self._sign_of_life = StatusFile(max(settings.lease / SECOND, _STUCK))
         self._rolling = Rolling(self.crew, self._start, self._drain)
 
     # --- life -----------------------------------------------------------------------------------------------------
@@ -506,7 +506,7 @@ class Foreman:
             "checkin": self.pulse.calls.status,
             "problem": self.problem,
             "order": followed,
-            **told_connections(self._storage.connections()),
+            **connections_report(self._storage.connections()),
         }
         if self.backoff.wait:
             left = self.backoff.seconds_left(time.monotonic())
