@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from packhorse.core import transitions
 from packhorse.core.event import Kind, Subject
 from packhorse.core.job import Job, Operation, UniqueLock
-from packhorse.core.transitions import Changed
+from packhorse.core.transitions import Transition
 from packhorse.storage.memory.keeper import Keeper, atomic
 from packhorse.storage.records import PAUSE_IS_OVER, ActionResult, JobVersion, QueueInfo, left_alone, seen_by_id
 
@@ -46,7 +46,7 @@ class Steering(Keeper):
         seen: Sequence[JobVersion] = (),
         options: Mapping[str, Any] | None = None,
     ) -> list[ActionResult]:
-        step: Callable[[Job], Changed] = lambda job: transitions.requeued(job, queue, self.now(), by, options)  # noqa: E731
+        step: Callable[[Job], Transition] = lambda job: transitions.requeued(job, queue, self.now(), by, options)  # noqa: E731
         answers = self._steer(job_ids, seen, Operation.SET_QUEUE, step)
         if any(answer.changed for answer in answers):
             self._queues.setdefault(queue, QueueInfo(queue))
@@ -59,7 +59,11 @@ class Steering(Keeper):
         return self._steer(job_ids, seen, Operation.RETRY, lambda job: transitions.retried(job, self.now(), by))
 
     def _steer(
-        self, job_ids: Sequence[str], seen: Sequence[JobVersion], operation: Operation, change: Callable[[Job], Changed]
+        self,
+        job_ids: Sequence[str],
+        seen: Sequence[JobVersion],
+        operation: Operation,
+        change: Callable[[Job], Transition],
     ) -> list[ActionResult]:
         answers, seen_of = [], seen_by_id(job_ids, seen)
         for job_id in job_ids:
