@@ -22,8 +22,8 @@ from packhorse.cli.watching import looks
 from packhorse.core.errors import BadValue
 from packhorse.core.event import Subject
 from packhorse.core.order import NOT_IN_PROGRAM, Do, Order
-from packhorse.monitor.presence import is_alive
-from packhorse.monitor.stacks import give_order, refuse_to_pool
+from packhorse.monitor.liveness import is_alive
+from packhorse.monitor.stacks import give_order, refuse_in_program
 from packhorse.monitor.text import count_text, span_text
 from packhorse.storage import Storage
 from packhorse.storage.records import WorkerInfo
@@ -257,7 +257,7 @@ def _without_pools(
     able: list[tuple[WorkerInfo, Order]] = []
     for to, order in orders:
         try:
-            refuse_to_pool(to if to.subject is Subject.FOREMAN else everyone.get(to.foreman or ""), order.do)
+            refuse_in_program(to if to.subject is Subject.FOREMAN else everyone.get(to.foreman or ""), order.do)
         except BadValue as refusal:
             if len(orders) == 1 or not whom.everybody:
                 raise

@@ -13,8 +13,8 @@ from packhorse.core.job import HELD, QUEUED, RUNNING, State
 from packhorse.core.order import Do, Order
 from packhorse.core.outcome import Completed
 from packhorse.storage.contract import Storage
-from packhorse.storage.moving import Move, Stage
 from packhorse.storage.records import EventFilter, Outlook, ScheduleInfo, WorkerInfo
+from packhorse.storage.transfer import Move, Stage
 
 FOREMAN = "foreman"
 

@@ -30,8 +30,8 @@ from packhorse.core.job import ABORTED, COMPLETED, DEAD, QUEUED, RESERVED, RETRY
 from packhorse.core.outcome import Completed, Failed, Halted, Snoozed
 from packhorse.core.series import CAME, LIMITS, STEPS, WENT, step_of
 from packhorse.storage.contract import Storage
-from packhorse.storage.moving import Section
 from packhorse.storage.records import EventFilter, FailureGroup, Filter, Point, Retention, Span
+from packhorse.storage.transfer import Section
 
 # --- what no storage holds ------------------------------------------------------------------------------------------
 

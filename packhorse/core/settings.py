@@ -229,7 +229,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     trusted_proxies: Annotated[tuple[str, ...], Networks("127.0.0.1,10.0.0.0/8")] = ()  # whose X-Forwarded-… count
     redact: Annotated[tuple[str, ...], Words("iban,ssn")] = ()  # parts of names whose values the web does not show
 
-    filters: dict[str, str] = {}  # of jobs, by the names under which all may use them; checked by `named_filters.py`
+    filters: dict[str, str] = {}  # of jobs, by the names under which all may use them; checked by `monitor/filters.py`
     bad_filters: dict[str, str] = {}  # what is wrong with those that are none at all, by their names
     sources: dict[str, str] = {}
 

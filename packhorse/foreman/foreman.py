@@ -44,8 +44,8 @@ from packhorse.foreman.signals import (
 )
 from packhorse.foreman.status_directory import remove_leftovers
 from packhorse.foreman.worker_handle import WorkerHandle
-from packhorse.monitor.connection_totals import told_connections
-from packhorse.monitor.local_liveness import SignOfLife
+from packhorse.monitor.local_liveness import StatusFile
+from packhorse.monitor.stats import connections_report
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import LEASE_S, TELLS_RESULTS
 from packhorse.worker.processes import hear_of_parents_end
@@ -124,7 +124,7 @@ class Foreman:
             hasty=burst,
         )
         self.liveness = Liveness(self.report, self.is_well, check_in_target)
-        self._sign_of_life = SignOfLife(max(settings.lease / SECOND, _STUCK))
+        self._sign_of_life = StatusFile(max(settings.lease / SECOND, _STUCK))
         self._rolling = RollingRestart(self.workers, self._start, self._drain)
 
     # --- life -----------------------------------------------------------------------------------------------------
@@ -513,7 +513,7 @@ class Foreman:
             "checkin": self.liveness.calls.status,
             "problem": self.problem,
             "order": followed,
-            **told_connections(self._storage.connections()),
+            **connections_report(self._storage.connections()),
         }
         if self.backoff.wait:
             left = self.backoff.seconds_left(time.monotonic())

@@ -21,8 +21,8 @@ from packhorse.foreman.scaling import Demand
 from packhorse.foreman.worker_handle import Serving
 from packhorse.monitor.served_queues import queues_to_serve
 from packhorse.storage.contract import Storage
-from packhorse.storage.moving import Move, Stage, closed
 from packhorse.storage.records import Filter, Outlook, QueueInfo
+from packhorse.storage.transfer import Move, Stage, closed
 
 _EVERY = 1.0
 _EVERY_WHEN_IDLE = 2.5

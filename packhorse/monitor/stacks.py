@@ -72,7 +72,7 @@ def give_order(storage: Storage, foreman: str, order: Order, *, by: str | None) 
     return next((event.id for event in newest if event.data == order.facts(by)), None)
 
 
-def refuse_to_pool(foreman: WorkerInfo | None, do: Do) -> None:
+def refuse_in_program(foreman: WorkerInfo | None, do: Do) -> None:
     """BadValue if this is a pool in a program, and the order means nothing to one."""
     if foreman is not None and do in NOT_IN_PROGRAM and foreman.info.get(IN_PROGRAM):
         raise BadValue(
@@ -81,7 +81,7 @@ def refuse_to_pool(foreman: WorkerInfo | None, do: Do) -> None:
         )
 
 
-def crew_of(worker: WorkerInfo, everybody: Sequence[WorkerInfo]) -> list[WorkerInfo]:
+def workers_of(worker: WorkerInfo, everybody: Sequence[WorkerInfo]) -> list[WorkerInfo]:
     """Whom an order to this one concerns: the worker itself, or the workers of this foreman."""
     if worker.subject is Subject.FOREMAN:
         return [each for each in everybody if each.foreman == worker.id]
@@ -93,7 +93,7 @@ def have_answered(workers: Sequence[WorkerInfo], number: int) -> bool:
     return all((told := stacks_of(worker)) is not None and told.order >= number for worker in workers)
 
 
-def cut(items: Sequence[Stack], most: int = MOST_TEXT) -> list[Stack]:
+def limit_stacks(items: Sequence[Stack], most: int = MOST_TEXT) -> list[Stack]:
     """As many of these as fit."""
     kept: list[Stack] = []
     for place, stack in enumerate(items):

@@ -32,7 +32,6 @@ from packhorse.core.order import Order
 from packhorse.core.outcome import Outcome, Verdict
 from packhorse.storage.broken import ANSWERS, looked_through
 from packhorse.storage.checks import WRITES, checked
-from packhorse.storage.moving import Dumped, Move, Section
 from packhorse.storage.records import (
     USUAL_LEASE,
     Beat,
@@ -65,6 +64,7 @@ from packhorse.storage.records import (
     Tick,
     WorkerInfo,
 )
+from packhorse.storage.transfer import Dumped, Move, Section
 
 BATCH = 1_000
 OTHER_QUEUES = "*"
@@ -505,9 +505,9 @@ class Storage(ABC):
     def totals(self) -> dict[str, int]:
         """The same counts since ever."""
 
-    # --- moving to another storage: what `copying.py` does it with ----------------------------------------------------
+    # --- moving to another storage: what `copy_store.py` does it with -------------------------------------------------
     # A storage that bears a mark refuses what people ask for (`StorageClosed`) and has nothing to do for workers and
-    # chores; `moving.py` says which calls go on at which stage. Reading is always answered.
+    # chores; `transfer.py` says which calls go on at which stage. Reading is always answered.
 
     @abstractmethod
     def move(self) -> Move | None:

@@ -25,8 +25,8 @@ from packhorse.core.errors import BadValue, NotAllowed, QueueNotFound, TaskNotFo
 from packhorse.core.event import Kind, Subject
 from packhorse.core.job import WAITING, Job, Operation, State, is_legal
 from packhorse.core.order import NOT_IN_PROGRAM, Do, Order
-from packhorse.monitor.retention import retention
-from packhorse.monitor.stacks import ask_for_stacks, crew_of, have_answered, refuse_to_pool
+from packhorse.monitor.actions import retention
+from packhorse.monitor.stacks import ask_for_stacks, have_answered, refuse_in_program, workers_of
 from packhorse.storage import BATCH
 from packhorse.storage.backup import NO_NEED, back_up, beside, compact, file_of
 from packhorse.storage.records import EventFilter, Filter, Pruned, Steered, WorkerInfo
@@ -241,7 +241,7 @@ class Steps:
                 raise BadValue(f"{owner[:40]} is a worker, and only a foreman has workers")
             order = replace(order, worker=to.id)
         if order.do in NOT_IN_PROGRAM and foreman is not None:
-            refuse_to_pool(next((each for each in self._reader.workers() if each.id == foreman), None), order.do)
+            refuse_in_program(next((each for each in self._reader.workers() if each.id == foreman), None), order.do)
         if foreman is None or not self._app.storage.order(foreman, order, by=self._operator.name):
             raise BadValue(f"{owner[:40]} has no foreman, who could hear it")
         self._glance.forget()
@@ -255,7 +255,7 @@ class Steps:
         if number is None:
             raise BadValue(f"{owner[:40]} has no foreman, who could hear it")
         until = time.monotonic() + _PATIENCE
-        while not have_answered(crew := crew_of(to, storage.workers()), number) and time.monotonic() < until:
+        while not have_answered(crew := workers_of(to, storage.workers()), number) and time.monotonic() < until:
             time.sleep(_LOOK)
         self._glance.forget()
         return [worker for worker in crew if have_answered([worker], number)]

@@ -23,7 +23,7 @@ from packhorse.foreman.poller import Backlog, Poller
 from packhorse.foreman.processes import WorkerGroup
 from packhorse.foreman.scaling import Demand
 from packhorse.storage.memory import Memory
-from packhorse.storage.moving import Move, Stage
+from packhorse.storage.transfer import Move, Stage
 
 
 def is_woken(loop: BackgroundLoop) -> bool:

@@ -74,9 +74,9 @@ def in_sql(monkeypatch: pytest.MonkeyPatch, statement: str, piece: str, bug: str
 
 
 def in_changes(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, bug: Callable[..., Any]) -> None:
-    """What one module of the SQLite storage takes from `changes.py`; the model keeps the right one."""
+    """What one module of the SQLite storage takes from `transitions.py`; the model keeps the right one."""
     assert hasattr(transitions, name)
-    monkeypatch.setattr(module, "changes", SimpleNamespace(**{**vars(transitions), name: bug}))
+    monkeypatch.setattr(module, "transitions", SimpleNamespace(**{**vars(transitions), name: bug}))
 
 
 # --- handing jobs over ----------------------------------------------------------------------------------------------

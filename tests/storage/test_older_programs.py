@@ -15,10 +15,10 @@ from packhorse.core.event import Event, Kind, Subject, kind_of
 from packhorse.core.job import COMPLETED, Job
 from packhorse.core.outcome import Failed
 from packhorse.core.transitions import Changed
-from packhorse.storage.moving import Section
 from packhorse.storage.records import Count, EventFilter, Filter
 from packhorse.storage.redis import Redis
 from packhorse.storage.redis.queues import PAUSED
+from packhorse.storage.transfer import Section
 from tests.storage.conftest import chosen_storages
 
 SHARED = [name for name in chosen_storages() if name != "memory"]  # there is but one program in a process

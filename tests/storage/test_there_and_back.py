@@ -15,7 +15,7 @@ from packhorse.conformance.estate import as_left, assert_same, everything, furni
 from packhorse.core.clock import MINUTE, SECOND, TurnedClock
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
-from packhorse.storage.transfer import End, copy_storage
+from packhorse.storage.copy_store import End, copy_storage
 from tests.storage.conftest import ADDRESSES, chosen_storages, give_back
 
 pytestmark = pytest.mark.usefixtures("exact_lines")

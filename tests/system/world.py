@@ -18,7 +18,6 @@ from packhorse.core.job import NewJob, Token, UniqueLock
 from packhorse.core.order import Do, Order
 from packhorse.core.outcome import Completed, Failed, Snoozed, Stopped
 from packhorse.storage.contract import Storage
-from packhorse.storage.moving import Move, Section, Stage
 from packhorse.storage.records import (
     CheckIn,
     ClientInfo,
@@ -32,6 +31,7 @@ from packhorse.storage.records import (
 from packhorse.storage.sqlite import SQLite
 from packhorse.storage.sqlite.database import Options
 from packhorse.storage.sqlite.schema import MIGRATIONS, SCHEMA, Migration, prepare
+from packhorse.storage.transfer import Move, Section, Stage
 from tests.unchecked import unchecked
 
 BEGINNING = 1_800_000_000 * SECOND

@@ -19,7 +19,6 @@ from packhorse.core.series import CAUSE_MINUTES, CAUSED, MINUTES, Measures, has_
 from packhorse.core.transitions import Changed
 from packhorse.storage.beds import Beds
 from packhorse.storage.contract import Storage
-from packhorse.storage.moving import Move, may_go_on, quiet_answer
 from packhorse.storage.records import (
     ClientInfo,
     FailureGroup,
@@ -30,6 +29,7 @@ from packhorse.storage.records import (
     Tick,
     WorkerInfo,
 )
+from packhorse.storage.transfer import Move, may_go_on, quiet_answer
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -17,11 +17,11 @@ from packhorse.core.job import QUEUED, WAITING, Job, UniqueLock
 from packhorse.core.series import has_failed, measure_deleted
 from packhorse.core.transitions import Changed
 from packhorse.storage.contract import Storage
-from packhorse.storage.moving import Move, decode, may_go_on, quiet_answer
 from packhorse.storage.records import WorkerInfo
 from packhorse.storage.sql.dialect import Dialect
 from packhorse.storage.sql.rows import job_of, to_json, worker_of
 from packhorse.storage.sql.transaction import Connection, Database, Place, Transaction
+from packhorse.storage.transfer import Move, decode, may_go_on, quiet_answer
 
 R = TypeVar("R")
 

@@ -26,8 +26,8 @@ from packhorse.core.job import Job, effective
 from packhorse.core.order import Do
 from packhorse.core.outcome import Failed, Outcome, Overrun
 from packhorse.core.version import __version__
-from packhorse.monitor.presence import is_alive
-from packhorse.monitor.retention import retention
+from packhorse.monitor.actions import retention
+from packhorse.monitor.liveness import is_alive
 from packhorse.storage import Storage
 from packhorse.storage.wire import QUESTIONS, WIRE, Greeting, Question, refusal_of
 from packhorse.web.api.arrivals import check_jobs

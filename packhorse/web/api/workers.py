@@ -10,9 +10,9 @@ from msgspec import Meta
 from packhorse.core.errors import BadValue
 from packhorse.core.job import State
 from packhorse.core.order import Do, Order
-from packhorse.monitor.presence import begun_in
-from packhorse.monitor.serializers import Moment, WorkerFields, iso, runner_of, stored_json, worker_fields
-from packhorse.monitor.stacks import Stack, crew_of, stacks_of
+from packhorse.monitor.liveness import started_job_ids
+from packhorse.monitor.serializers import Moment, WorkerFields, holder_fields, iso, stored_json, worker_fields
+from packhorse.monitor.stacks import Stack, stacks_of, workers_of
 from packhorse.web.api.endpoint import Call, get, post
 from packhorse.web.api.part import PartQuery, part_of
 from packhorse.web.security.operator import Role
@@ -120,13 +120,13 @@ def list_busy_slots(call: Call, query: PartQuery) -> BusyList:
     """One item for each job that a worker holds, with its arguments and its last check-in."""
     part, following = part_of(call.reader.held(), lambda job: job.id, query)
     workers = call.reader.workers()
-    begun = begun_in(workers)
+    begun = started_job_ids(workers)
     return BusyList(
         [
             BusySlot(
                 worker=job.owner or "",
                 owner=job.owner or "",
-                **runner_of(job, workers),
+                **holder_fields(job, workers),
                 job_id=job.id,
                 task=job.task,
                 queue=job.queue,
@@ -179,7 +179,7 @@ def ask_worker_for_stacks(call: Call, id: str) -> StackList:
     """Where a worker, or each worker of a foreman, stands just now: files, lines and functions, by job. Waits for the
     answer, for a few seconds."""
     answered = {worker.id: worker for worker in call.steps.stacks(id)}
-    asked = crew_of(call.reader.worker(id), call.reader.workers())
+    asked = workers_of(call.reader.worker(id), call.reader.workers())
     told = {worker.id: stacks_of(answered[worker.id]) for worker in asked if worker.id in answered}
     return StackList(
         [

@@ -9,9 +9,9 @@ from packhorse.core.errors import BadValue
 from packhorse.core.event import Subject
 from packhorse.core.job import Job, State
 from packhorse.core.order import Do, Order
-from packhorse.monitor.presence import Lost, busy_slots, crews_lost
-from packhorse.monitor.served_queues import served_by
-from packhorse.monitor.stacks import Stack, Stacks, crew_of, stacks_of
+from packhorse.monitor.liveness import ProcessGroup, busy_slots, group_processes
+from packhorse.monitor.served_queues import queues_served_by
+from packhorse.monitor.stacks import Stack, Stacks, stacks_of, workers_of
 from packhorse.storage.records import WorkerInfo
 from packhorse.web.api.jobs import short_call
 from packhorse.web.api.workers import scaling
@@ -43,7 +43,7 @@ class Process(NamedTuple):
     @property
     def patterns(self) -> list[str]:
         """What it serves besides the queues that its record names."""
-        return served_by(self.info)[len(self.info.queues) :]
+        return queues_served_by(self.info)[len(self.info.queues) :]
 
 
 class Crew(NamedTuple):
@@ -75,7 +75,7 @@ class Crew(NamedTuple):
 class Fallen(NamedTuple):
     """A crew that is gone without a word, how many jobs are in its hands, and some of them."""
 
-    crew: Lost
+    crew: ProcessGroup
     number: int
     jobs: list[Job]
 
@@ -124,7 +124,7 @@ def workers(call: Call, asked: Asked) -> Shown:
         "others": [host for host in hosts if host not in shown],
         "is_folded": sum(len(host.workers) for host in shown) > _WHOLE,
         "lost": lost,
-        "fallen": [_fallen(crew, jobs) for crew in crews_lost(gone)[:_MOST_SHOWN]],
+        "fallen": [_fallen(crew, jobs) for crew in group_processes(gone)[:_MOST_SHOWN]],
         "has_foreman": any(each.subject is Subject.FOREMAN for each in here),
         "clients": _clients(call)[:_ROWS],
         "may_order": may_order(call),
@@ -152,7 +152,7 @@ def _first_of(hosts: list[Host]) -> list[Host]:
     return shown
 
 
-def _fallen(crew: Lost, held: dict[str | None, list[Job]]) -> Fallen:
+def _fallen(crew: ProcessGroup, held: dict[str | None, list[Job]]) -> Fallen:
     jobs = [job for each in crew.everybody for job in held.get(each.id, [])]
     return Fallen(crew, len(jobs), jobs[:_MOST_NAMED])
 
@@ -209,7 +209,7 @@ class Stood(NamedTuple):
 def worker(call: Call, asked: Asked, id: str) -> Shown:
     """One worker, or the workers of one foreman, and where their threads stand."""
     chosen, now, held = call.reader.worker(id), call.reader.now(), _by_owner(call.reader.held())
-    stood = [_stood(call, each, held, now) for each in crew_of(chosen, call.reader.workers())]
+    stood = [_stood(call, each, held, now) for each in workers_of(chosen, call.reader.workers())]
     context = {
         "worker": _process(call, chosen, held, now),
         "stood": stood,
@@ -283,7 +283,7 @@ def _replaces(foreman: WorkerInfo, order: Order) -> bool:
 
 def _ask_to_replace(call: Call, foreman: WorkerInfo, order: Order) -> Shown:
     """Is that meant? What runs for longer begins anew."""
-    crew, now = {worker.id for worker in crew_of(foreman, call.reader.workers())}, call.reader.now()
+    crew, now = {worker.id for worker in workers_of(foreman, call.reader.workers())}, call.reader.now()
     running = [now - job.started_at for job in call.reader.held() if job.owner in crew and job.started_at is not None]
     context = {
         "foreman": foreman,

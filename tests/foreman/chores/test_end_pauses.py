@@ -6,8 +6,8 @@ from packhorse.core.clock import HOUR, MINUTE, TurnedClock
 from packhorse.core.event import Kind
 from packhorse.foreman.chores.end_pauses import EndPauses
 from packhorse.storage.memory import Memory
-from packhorse.storage.moving import Move, Stage
 from packhorse.storage.records import EventFilter, QueueInfo
+from packhorse.storage.transfer import Move, Stage
 
 
 def paused(storage: Memory) -> set[str]:

@@ -38,12 +38,12 @@ from packhorse.core.outcome import Completed, Failed, Verdict
 from packhorse.foreman.heartbeat import ForemanRecord
 from packhorse.foreman.orders import Orders
 from packhorse.storage import open_storage
-from packhorse.storage.moving import Move, Stage, encode
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.postgres.database import Options
 from packhorse.storage.postgres.trouble import without_password
 from packhorse.storage.records import EventFilter, Filter, Placement
 from packhorse.storage.sql.served import FOLD_AFTER
+from packhorse.storage.transfer import Move, Stage, encode
 from tests.children import until
 from tests.postgres_server import PgBouncer, new_database_url, shared_postgres
 

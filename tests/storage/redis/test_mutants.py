@@ -76,9 +76,9 @@ def in_lua(monkeypatch: pytest.MonkeyPatch, piece: str, bug: str) -> None:
 
 
 def in_changes(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, bug: Callable[..., Any]) -> None:
-    """What one module of the Redis storage takes from `changes.py`; the model keeps the right one."""
+    """What one module of the Redis storage takes from `transitions.py`; the model keeps the right one."""
     assert hasattr(transitions, name)
-    monkeypatch.setattr(module, "changes", SimpleNamespace(**{**vars(transitions), name: bug}))
+    monkeypatch.setattr(module, "transitions", SimpleNamespace(**{**vars(transitions), name: bug}))
 
 
 # --- handing jobs over ----------------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from packhorse.core.job import FINAL, HELD, QUEUED, RETRYING, SCHEDULED, State
 from packhorse.core.order import Do, Order
 from packhorse.core.outcome import Completed, Failed, Halted, Released, Snoozed, Stopped
 from packhorse.storage.contract import Storage
-from packhorse.storage.moving import Move, Section, Stage
 from packhorse.storage.records import (
     CheckIn,
     ClientInfo,
@@ -32,6 +31,7 @@ from packhorse.storage.records import (
     Tick,
     WorkerInfo,
 )
+from packhorse.storage.transfer import Move, Section, Stage
 
 AT_ONCE = Retention(completed=0, dead=0, aborted=0, events=0, clients=0)
 

@@ -31,7 +31,7 @@ from packhorse.core.job import HELD, QUEUED, RUNNING, Token
 from packhorse.core.outcome import Completed, Failed, Verdict
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
-from packhorse.storage.moving import Move, Section, Stage
+from packhorse.storage.copy_store import End, cancel, copy_storage
 from packhorse.storage.records import (
     ClientInfo,
     EventFilter,
@@ -45,7 +45,7 @@ from packhorse.storage.records import (
     Tick,
     WorkerInfo,
 )
-from packhorse.storage.transfer import End, cancel, copy_storage
+from packhorse.storage.transfer import Move, Section, Stage
 
 NOTHING_KEPT = Retention(completed=0, dead=0, aborted=0, events=0, clients=0)
 MARK = Move("copy-1", Stage.CLOSING, "redis://elsewhere", 1)
@@ -438,7 +438,7 @@ class Breaking:
 def test_a_copy_that_is_broken_off_after_any_page_goes_on(
     storage: Storage, clock: TurnedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packhorse.storage.transfer.BATCH", 20)
+    monkeypatch.setattr("packhorse.storage.copy_store.BATCH", 20)
     source = open_storage("memory://", now=clock)
     furnish(source, clock)
     before, tries, counts = everything(source), 0, dict[str, int]()

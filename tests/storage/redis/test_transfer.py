@@ -13,11 +13,11 @@ from packhorse.core.clock import DAY, TurnedClock
 from packhorse.core.errors import StorageFull
 from packhorse.core.job import NewJob
 from packhorse.storage import open_storage
-from packhorse.storage.moving import Move, Stage
+from packhorse.storage.copy_store import End, copy_storage
 from packhorse.storage.records import EventFilter, Placement, Pruned, Retention
 from packhorse.storage.redis import Redis
 from packhorse.storage.redis.address import Address
-from packhorse.storage.transfer import End, copy_storage
+from packhorse.storage.transfer import Move, Stage
 from tests.redis_server import RedisServer, fresh_url
 from tests.storage.redis.audit import audit
 

@@ -11,8 +11,8 @@ from packhorse.conformance.estate import everything, furnish
 from packhorse.core.clock import TurnedClock
 from packhorse.core.errors import StorageFull
 from packhorse.storage import open_storage
+from packhorse.storage.copy_store import End, copy_storage
 from packhorse.storage.sqlite import SQLite
-from packhorse.storage.transfer import End, copy_storage
 
 
 def room_for(storage: SQLite, pages: int) -> None:
