@@ -15,8 +15,8 @@ from packhorse.cli.options import command, number_option
 from packhorse.cli.output import Shown, escape, escape_lines, paint, pair_lines, say, short_id
 from packhorse.cli.table import Column, print_table
 from packhorse.core.errors import did_you_mean
-from packhorse.core.failure import Failure
 from packhorse.core.job import State
+from packhorse.core.outcome import Failure
 from packhorse.monitor.filters import past_moment
 from packhorse.monitor.serializers import CauseFields, failure_fields
 from packhorse.monitor.text import share_text, shorten

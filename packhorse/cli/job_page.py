@@ -29,8 +29,8 @@ from packhorse.cli.output import (
 from packhorse.cli.where import find_job
 from packhorse.client.job import JobHandle
 from packhorse.core.event import Event
-from packhorse.core.failure import Failure
 from packhorse.core.job import COMPLETED, FINAL, HELD, EffectiveJob, Job, Operation, State, is_legal
+from packhorse.core.outcome import Failure
 from packhorse.monitor.serializers import event_fields, holder_fields, log_fields, plain_fields, stored_json
 from packhorse.monitor.text import attempt_text, call_text, count_text, shorten, size_text, span_text, state_text
 from packhorse.storage.records import LogKind, LogLine, TaskInfo

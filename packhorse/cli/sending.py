@@ -28,8 +28,8 @@ from packhorse.client.job import JobHandle, job_failed
 from packhorse.core.clock import MINUTE, SECOND, from_datetime
 from packhorse.core.codec import Signature
 from packhorse.core.errors import BadURL, JobFailed, StorageError, TaskNotFound, did_you_mean
-from packhorse.core.failure import Failure
 from packhorse.core.job import COMPLETED, DEAD, FINAL, WAITING, Job
+from packhorse.core.outcome import Failure
 from packhorse.core.task import TaskOptions
 from packhorse.monitor.liveness import has_free_slot, presence_of
 from packhorse.monitor.serializers import job_fields, plain_fields, stored_json

@@ -28,8 +28,8 @@ from packhorse.cli.where import check_queue, check_task, warn_unserved
 from packhorse.client.job import JobHandle
 from packhorse.core.clock import SECOND
 from packhorse.core.errors import WrongState
-from packhorse.core.failure import Failure
 from packhorse.core.job import FINAL, HELD, WAITING, Job, Operation, State, is_legal
+from packhorse.core.outcome import Failure
 from packhorse.core.task import TaskOptions, check_name
 from packhorse.monitor.serializers import steered_fields
 from packhorse.monitor.text import call_text, shorten

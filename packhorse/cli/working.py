@@ -24,7 +24,7 @@ from packhorse.client.app import Packhorse
 from packhorse.client.app_loader import find_target, load_app
 from packhorse.core.errors import BadValue, StorageError
 from packhorse.core.job import QUEUED
-from packhorse.core.settings import Settings, Size, reload_settings
+from packhorse.core.settings import Settings, SizeSetting, reload_settings
 from packhorse.core.task import RegisteredTask
 from packhorse.core.version import __version__
 from packhorse.foreman import Foreman
@@ -47,7 +47,7 @@ log = logging.getLogger("packhorse")
 
 def _size(ctx: click.Context, parameter: click.Parameter, value: str | None) -> object:
     """Bytes, or a number with its unit."""
-    return None if value is None else Size(1 << 20, 1 << 50).read("--max-rss", value)
+    return None if value is None else SizeSetting(1 << 20, 1 << 50).read("--max-rss", value)
 
 
 log_format_option = click.option(

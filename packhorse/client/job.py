@@ -26,7 +26,6 @@ from packhorse.core.codec import decode_result
 from packhorse.core.context import refuse_to_wait
 from packhorse.core.errors import JobExists, JobFailed, JobNotFound, NotUnique, WaitTimeout, WrongState
 from packhorse.core.event import Event
-from packhorse.core.failure import Failure
 from packhorse.core.job import (
     ABORTED,
     COMPLETED,
@@ -40,6 +39,7 @@ from packhorse.core.job import (
     Reason,
     State,
 )
+from packhorse.core.outcome import Failure
 from packhorse.core.task import TaskOptions, check_name
 from packhorse.core.transitions import added_job
 from packhorse.monitor.event_objects import with_objects

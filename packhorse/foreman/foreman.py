@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from packhorse.core.clock import SECOND
 from packhorse.core.errors import PackhorseError
-from packhorse.core.order import Do, Order
+from packhorse.core.event import ForemanAction, ForemanOrder
 from packhorse.core.settings import Settings
 from packhorse.core.version import __version__
 from packhorse.foreman.crash_backoff import YOUNG, CrashBackoff
@@ -298,34 +298,34 @@ class Foreman:
 
     # --- orders ---------------------------------------------------------------------------------------------------
 
-    def _follow(self, order: Order) -> None:
+    def _follow(self, order: ForemanOrder) -> None:
         """Do what an operator wants, of the whole workers or of one in it."""
         if order.worker is not None:
             worker = self.workers.get(order.worker)
-            if worker is not None and order.do is Do.STACKS:
+            if worker is not None and order.do is ForemanAction.STACKS:
                 worker.channel.send(self._ask_for_stacks())
             elif worker is not None and not self._is_stopping:
                 self._follow_for(worker, order)
-        elif order.do is Do.SCALE:
+        elif order.do is ForemanAction.SCALE:
             self._scale(order)
-        elif order.do is Do.STOP:
+        elif order.do is ForemanAction.STOP:
             self._stop_as_ordered(order)
-        elif order.do is Do.STACKS:
+        elif order.do is ForemanAction.STACKS:
             self.workers.broadcast(self._ask_for_stacks())
         elif not self._is_stopping:
-            self._quiet(_ORDERED) if order.do is Do.QUIET else self._restart(_ORDERED)
+            self._quiet(_ORDERED) if order.do is ForemanAction.QUIET else self._restart(_ORDERED)
 
     def _ask_for_stacks(self) -> dict[str, Any]:
         """What has a worker say where its threads stand; it answers soon, and the answer goes with the heartbeat."""
         return {"do": "stacks", "order": self.duties.orders.taken}
 
-    def _follow_for(self, worker: WorkerHandle, order: Order) -> None:
-        if order.do is Do.QUIET:
+    def _follow_for(self, worker: WorkerHandle, order: ForemanOrder) -> None:
+        if order.do is ForemanAction.QUIET:
             worker.leaving = worker.leaving or "it was told to be quiet"  # another takes its place
             worker.channel.send({"do": "quiet"})
-        elif order.do is Do.RESTART:
+        elif order.do is ForemanAction.RESTART:
             self._rolling.begin(only=worker.id)
-        elif order.do is Do.STOP:
+        elif order.do is ForemanAction.STOP:
             # It is not replaced, unless more jobs wait than the others can take.
             if worker.is_active:
                 self.scaler.one_less()
@@ -335,13 +335,13 @@ class Foreman:
             else:
                 self._drain(worker, "an operator wanted it to stop")
 
-    def _stop_as_ordered(self, order: Order) -> None:
+    def _stop_as_ordered(self, order: ForemanOrder) -> None:
         if not self._is_stopping:
             self._stop(_ORDERED)
         if order.now:
             self._hard_stop(signal.SIGTERM, _ORDERED)
 
-    def _scale(self, order: Order) -> None:
+    def _scale(self, order: ForemanOrder) -> None:
         self.scaler.scale(order)
         limits = self.scaler.limits
         log.info("from %d to %d workers (%s)", limits.least, limits.most, _ORDERED)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from packhorse.core.event import Event, Subject
 from packhorse.core.job import Job
-from packhorse.core.replay import Object, replay
+from packhorse.monitor.replay import Object, replay
 from packhorse.monitor.served_queues import SERVES, strings_in
 from packhorse.storage import BATCH, Storage
 from packhorse.storage.records import EventFilter, Seen

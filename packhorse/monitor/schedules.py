@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from packhorse.core.clock import MINUTE
 from packhorse.core.errors import BadValue
-from packhorse.core.fair_share import Turns
+from packhorse.core.fair_share import FairShare
 from packhorse.core.job import RANK_FORCED, RANK_HALTED, RANK_RECOVERED, Job
 from packhorse.storage.records import BY_AGE, ScheduleInfo, TaskInfo
 
@@ -68,7 +68,7 @@ def order_next_jobs(jobs: Sequence[Job], order: str, weights: Mapping[str, int])
 
 
 def _by_turns(jobs: Sequence[Job], weights: Mapping[str, int]) -> list[Job]:
-    turns = Turns()
+    turns = FairShare()
     taken: list[Job] = []
     for rank in sorted({job.rank for job in jobs}):
         lines: dict[str, list[Job]] = {}

@@ -14,8 +14,8 @@ import msgspec
 
 from packhorse.core.clock import SECOND, to_datetime
 from packhorse.core.event import Event, Kind, Subject
-from packhorse.core.failure import Failure
 from packhorse.core.job import ABORTED, HELD, OF_TASK, Job, Operation, Reason, State, effective
+from packhorse.core.outcome import Failure
 from packhorse.monitor.event_objects import event_queue
 from packhorse.monitor.schedules import describe_schedule, late_by
 from packhorse.monitor.served_queues import queues_served_by

@@ -14,7 +14,7 @@ import msgspec
 from packhorse.core.clock import SECOND, from_datetime, to_datetime
 from packhorse.core.event import Subject
 from packhorse.core.job import HELD, State
-from packhorse.core.series import LIMITS, STEPS
+from packhorse.core.metrics import LIMITS, STEPS
 from packhorse.monitor.liveness import busy_slots, is_alive
 from packhorse.storage.records import OperationSums, OperationTimes, Point, QueueInfo, WorkerInfo
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND, to_datetime
-from packhorse.core.failure import Failure
 from packhorse.core.job import FINAL, HELD, OF_TASK, Job, Reason, State
+from packhorse.core.outcome import Failure
 from packhorse.storage.records import QueueInfo
 
 _SIZES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))

@@ -12,8 +12,8 @@ import msgspec
 
 from packhorse.core.clock import DAY, SECOND, to_datetime
 from packhorse.core.event import Event, Kind, Subject
-from packhorse.core.failure import Failure
 from packhorse.core.job import ABORTED, FINAL, HELD, QUEUED, UNFINISHED, Job, Reason, State, effective
+from packhorse.core.outcome import Failure
 from packhorse.monitor.liveness import (
     IdleForeman,
     accepting_workers,

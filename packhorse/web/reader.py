@@ -16,8 +16,8 @@ from packhorse.client.app import Packhorse
 from packhorse.client.job import JobHandle
 from packhorse.core.errors import BadValue, FailureNotFound, JobNotFound, QueueNotFound, WorkerNotFound, did_you_mean
 from packhorse.core.event import Event
-from packhorse.core.failure import Failure
 from packhorse.core.job import ABORTED, DEAD, HELD, RETRYING, Job, State, effective
+from packhorse.core.outcome import Failure
 from packhorse.monitor.filters import SHORTEST_PART, SLOWEST_OF, UNIQUE_PART, find_by_id_part, find_pages, slowest
 from packhorse.monitor.liveness import Presence, is_alive, presence_of
 from packhorse.monitor.served_queues import SERVES, matches_patterns, strings_in

@@ -22,9 +22,8 @@ from packhorse.client.job_builder import NewCall
 from packhorse.client.schedule import find_schedule
 from packhorse.core.clock import SECOND, Duration
 from packhorse.core.errors import BadValue, NotAllowed, QueueNotFound, TaskNotFound, did_you_mean
-from packhorse.core.event import Kind, Subject
+from packhorse.core.event import NOT_IN_PROGRAM, ForemanAction, ForemanOrder, Kind, Subject
 from packhorse.core.job import WAITING, Job, Operation, State, is_legal
-from packhorse.core.order import NOT_IN_PROGRAM, Do, Order
 from packhorse.monitor.actions import retention
 from packhorse.monitor.stacks import ask_for_stacks, have_answered, refuse_in_program, workers_of
 from packhorse.storage import BATCH
@@ -230,14 +229,14 @@ class Steps:
 
     # --- workers --------------------------------------------------------------------------------------------------
 
-    def order(self, owner: str, order: Order) -> None:
+    def order(self, owner: str, order: ForemanOrder) -> None:
         """Have a foreman, or by way of it one of its workers, do this soon. Workers serve all queues, so a token of
         some of them does not suffice."""
         self._require_all_queues()
         to = self._reader.worker(owner)
         foreman = to.id if to.subject is Subject.FOREMAN else to.foreman
         if to.subject is not Subject.FOREMAN:
-            if order.do is Do.SCALE:
+            if order.do is ForemanAction.SCALE:
                 raise BadValue(f"{owner[:40]} is a worker, and only a foreman has workers")
             order = replace(order, worker=to.id)
         if order.do in NOT_IN_PROGRAM and foreman is not None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from packhorse import Packhorse
 from packhorse.conformance.builders import add, finish, new_jobs, run
-from packhorse.core.clock import SECOND, TurnedClock, to_datetime
+from packhorse.core.clock import SECOND, ManualClock, to_datetime
 from packhorse.core.errors import BadValue, SettingsError
 from packhorse.core.outcome import Completed
 from packhorse.core.settings import Settings, load_settings
@@ -35,12 +35,12 @@ from packhorse.storage.records import Argument, Filter
 
 
 @pytest.fixture
-def clock() -> TurnedClock:
-    return TurnedClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def app(clock: TurnedClock) -> Iterator[Packhorse]:
+def app(clock: ManualClock) -> Iterator[Packhorse]:
     with Packhorse(open_storage("memory://", now=clock)) as app:
         yield app
 
@@ -79,7 +79,7 @@ def test_empty_text_is_an_argument_and_none_does_not_matter(app: Packhorse):
     assert found(app, queue=None, state=None, args=None, id=None, text=None) == ["b", "a"]
 
 
-def test_jobs_are_found_by_numbers_and_times(app: Packhorse, clock: TurnedClock):
+def test_jobs_are_found_by_numbers_and_times(app: Packhorse, clock: ManualClock):
     add(app.storage, "early", priority=3)
     clock.turn(60)
     add(app.storage, "late", priority=8)
@@ -94,7 +94,7 @@ def test_jobs_are_found_by_numbers_and_times(app: Packhorse, clock: TurnedClock)
     assert found(app, id="ear") == ["early"]
 
 
-def test_the_longest_runs_come_first(app: Packhorse, clock: TurnedClock):
+def test_the_longest_runs_come_first(app: Packhorse, clock: ManualClock):
     for name, seconds in (("short", 1), ("long", 9), ("middle", 5)):
         job = run(app.storage, add(app.storage, name))
         clock.turn(seconds)

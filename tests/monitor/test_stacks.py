@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from packhorse.core.event import Kind, Subject
-from packhorse.core.order import Do, Order
+from packhorse.core.event import ForemanAction, ForemanOrder, Kind, Subject
 from packhorse.monitor.stacks import Stack, ask_for_stacks, have_answered, limit_stacks, stacks_of, workers_of
 from packhorse.storage import open_storage
 from packhorse.storage.records import EventFilter, WorkerInfo
@@ -63,7 +62,7 @@ def test_the_number_is_that_of_ones_own_order_though_another_comes_right_behind(
     order = storage.order
 
     def order_and_be_followed(*args: Any, **kwargs: Any) -> bool:
-        return order(*args, **kwargs) and order("boss", Order(Do.QUIET), by="another")
+        return order(*args, **kwargs) and order("boss", ForemanOrder(ForemanAction.QUIET), by="another")
 
     monkeypatch.setattr(storage, "order", order_and_be_followed)
     number = ask_for_stacks(storage, BOSS, by="olga")

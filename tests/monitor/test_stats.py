@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND
-from packhorse.core.series import LIMITS, Measures, measure_runs
+from packhorse.core.metrics import LIMITS, Measures, measure_runs
 from packhorse.monitor.stats import (
     ConnectionTotals,
     connection_totals,

@@ -8,7 +8,6 @@ import pytest
 
 from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND
 from packhorse.core.event import Subject
-from packhorse.core.failure import Failure
 from packhorse.core.job import (
     ABORTED,
     COMPLETED,
@@ -23,6 +22,7 @@ from packhorse.core.job import (
     Reason,
     State,
 )
+from packhorse.core.outcome import Failure
 from packhorse.monitor.text import span_text
 from packhorse.monitor.why import Surroundings, explain
 from packhorse.storage.records import QueueInfo, Tally, TaskInfo, WorkerInfo

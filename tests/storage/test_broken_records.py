@@ -12,7 +12,7 @@ import pytest
 
 from packhorse.conformance.builders import add, find_all, in_state, join, stored
 from packhorse.conformance.estate import everything, furnish
-from packhorse.core.clock import SECOND, TurnedClock
+from packhorse.core.clock import SECOND, ManualClock
 from packhorse.core.job import COMPLETED, HELD, QUEUED, RETRYING, RUNNING, SCHEDULED, Job, State
 from packhorse.core.outcome import Completed, Verdict
 from packhorse.monitor import text
@@ -279,7 +279,7 @@ TABLES = {
 HASHES = ["workers", "reports", "clients", "schedules", "tasks", "queues"]
 
 
-def furnish_for_vandals(storage: Storage, clock: TurnedClock) -> None:
+def furnish_for_vandals(storage: Storage, clock: ManualClock) -> None:
     furnish(storage, clock)
     join(storage)
     join(storage, "bob")
@@ -316,7 +316,7 @@ def hashes_garbled(vandal: Vandal) -> int:
 
 
 def test_no_garbled_record_of_any_other_kind_ends_anything(
-    storage: Storage, vandal: Vandal, clock: TurnedClock
+    storage: Storage, vandal: Vandal, clock: ManualClock
 ) -> None:
     furnish_for_vandals(storage, clock)
     job = in_state(storage, COMPLETED)

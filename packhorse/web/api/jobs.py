@@ -17,8 +17,8 @@ from packhorse.client.job import JobHandle
 from packhorse.client.job_builder import NewCall
 from packhorse.core.clock import from_datetime
 from packhorse.core.errors import BadValue, PackhorseError
-from packhorse.core.failure import Failure
 from packhorse.core.job import Job, Operation
+from packhorse.core.outcome import Failure
 from packhorse.monitor.filters import chooses_some, expand_names, parse_moment, parse_words_apart
 from packhorse.monitor.liveness import has_free_slot
 from packhorse.monitor.serializers import (

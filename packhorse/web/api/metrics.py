@@ -7,7 +7,7 @@ from itertools import accumulate
 
 from packhorse.core.clock import SECOND
 from packhorse.core.job import State
-from packhorse.core.series import LIMITS
+from packhorse.core.metrics import LIMITS
 from packhorse.monitor.stats import Totals, step_counts
 from packhorse.storage.records import Health
 from packhorse.web.api.totals import totals_for

@@ -17,7 +17,7 @@ import msgspec
 from markupsafe import Markup
 
 from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND, to_datetime
-from packhorse.core.series import CAME, WENT
+from packhorse.core.metrics import CAME, WENT
 from packhorse.monitor.stats import SHORTEST_STEP, RunStats, longest_wait, run_stats
 from packhorse.monitor.text import shorten, significant
 from packhorse.storage.records import Point

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from packhorse.core.clock import microseconds
-from packhorse.core.failure import Failure
 from packhorse.core.job import ABORTED, DEAD, RETRYING, State
+from packhorse.core.outcome import Failure
 from packhorse.monitor.stats import run_stats
 from packhorse.storage.records import Count, FailureGroup, Filter, Page, Point
 from packhorse.web.pages import chart

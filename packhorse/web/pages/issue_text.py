@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from functools import partial
 
-from packhorse.core.failure import Failure
 from packhorse.core.job import Job
+from packhorse.core.outcome import Failure
 from packhorse.monitor.text import attempt_text, shorten
 from packhorse.web.security.redaction import USUAL, Names, without_secrets
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Self
 import msgspec
 
 from packhorse.core.event import Event, Kind
-from packhorse.core.failure import Failure
 from packhorse.core.job import DEAD, FINAL, HELD, RETRYING, RUNNING, WAITING, Job
+from packhorse.core.outcome import Failure
 from packhorse.core.version import __version__
 from packhorse.monitor.serializers import object_fields
 from packhorse.monitor.stacks import stacks_of

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from packhorse.core.clock import SECOND
 from packhorse.core.errors import TaskNotFound
 from packhorse.core.job import DEAD, FINAL
-from packhorse.core.series import LIMITS
+from packhorse.core.metrics import LIMITS
 from packhorse.monitor.stats import RunStats, stats_by_task, step_counts
 from packhorse.storage.records import Filter, Point
 from packhorse.web.pages.jobs import row_of

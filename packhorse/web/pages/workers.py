@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 
 from packhorse.core.clock import SECOND
 from packhorse.core.errors import BadValue
-from packhorse.core.event import Subject
+from packhorse.core.event import ForemanAction, ForemanOrder, Subject
 from packhorse.core.job import Job, State
-from packhorse.core.order import Do, Order
 from packhorse.monitor.liveness import ProcessGroup, busy_slots, group_processes
 from packhorse.monitor.served_queues import queues_served_by
 from packhorse.monitor.stacks import Stack, Stacks, stacks_of, workers_of
@@ -249,20 +248,20 @@ def stacks(call: Call, asked: Asked, id: str) -> Elsewhere:
 @deed("/workers/{id}/quiet")
 def quiet(call: Call, asked: Asked, id: str) -> Elsewhere:
     """Take no more jobs."""
-    _ordered(call, id, Order(Do.QUIET))
+    _ordered(call, id, ForemanOrder(ForemanAction.QUIET))
     return undoable(call, "/workers", "quieted", id)
 
 
 @deed("/workers/{id}/restart")
 def restart(call: Call, asked: Asked, id: str) -> Elsewhere:
     """Give way to fresh workers."""
-    return _ordered(call, id, Order(Do.RESTART))
+    return _ordered(call, id, ForemanOrder(ForemanAction.RESTART))
 
 
 @deed("/workers/{id}/stop", Role.ADMIN)
 def stop(call: Call, asked: Asked, id: str) -> Elsewhere:
     """End when what runs has ended."""
-    return _ordered(call, id, Order(Do.STOP))
+    return _ordered(call, id, ForemanOrder(ForemanAction.STOP))
 
 
 @deed("/workers/{id}/scale")
@@ -277,11 +276,11 @@ def scale(call: Call, asked: Asked, id: str) -> Shown | Elsewhere:
     return _ordered(call, id, order)
 
 
-def _replaces(foreman: WorkerInfo, order: Order) -> bool:
+def _replaces(foreman: WorkerInfo, order: ForemanOrder) -> bool:
     return order.slots is not None and order.slots != foreman.report.get("slots")
 
 
-def _ask_to_replace(call: Call, foreman: WorkerInfo, order: Order) -> Shown:
+def _ask_to_replace(call: Call, foreman: WorkerInfo, order: ForemanOrder) -> Shown:
     """Is that meant? What runs for longer begins anew."""
     crew, now = {worker.id for worker in workers_of(foreman, call.reader.workers())}, call.reader.now()
     running = [now - job.started_at for job in call.reader.held() if job.owner in crew and job.started_at is not None]
@@ -296,7 +295,7 @@ def _ask_to_replace(call: Call, foreman: WorkerInfo, order: Order) -> Shown:
     return Shown("scale.html", "Other slots?", context)
 
 
-def _ordered(call: Call, owner: str, order: Order) -> Elsewhere:
+def _ordered(call: Call, owner: str, order: ForemanOrder) -> Elsewhere:
     call.steps.order(owner, order)
     return Elsewhere("/workers?said=ordered")
 
