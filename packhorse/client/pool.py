@@ -21,11 +21,11 @@ from packhorse.client.home import Home
 from packhorse.core.errors import BadValue
 from packhorse.core.settings import load_settings
 from packhorse.core.task import RegisteredTask
-from packhorse.monitor.served_queues import check_choice
+from packhorse.monitor.served_queues import check_queue_patterns
 
 
 class Running(Protocol):
-    """One start of a pool, until it has stopped: `in_process.InProcess`."""
+    """One start of a pool, until it has stopped: `embedded.EmbeddedPool`."""
 
     def stop(self) -> None:
         """Take no more jobs, let the running ones finish within the grace, hand back the rest; waits for it.
@@ -52,7 +52,7 @@ class Pool:
         self.concurrency = load_settings({"concurrency": concurrency}).concurrency
         if isinstance(queues, str):
             raise BadValue(f"queues must be a list of names, not {queues!r}", hint=f"write [{queues!r}]")
-        self.queues = None if queues is None else check_choice(queues)
+        self.queues = None if queues is None else check_queue_patterns(queues)
         if self.queues == []:
             raise BadValue("queues names no queue", hint="leave it out for all, e.g. queues=['mail', 'bulk.*']")
         self._app = app
@@ -78,7 +78,7 @@ class Pool:
                     _refuse_isolated(task)
                 # By its name: a worker, and what else is needed here, knows apps, and not the other way round.
                 engine: Any = importlib.import_module("packhorse.foreman.embedded")
-                self._running = engine.InProcess(self._app, self.concurrency, self.queues)
+                self._running = engine.EmbeddedPool(self._app, self.concurrency, self.queues)
                 self._app._clients.append(self)
                 if not self._is_registered:
                     self._is_registered = True

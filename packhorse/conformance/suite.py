@@ -1,6 +1,6 @@
 """All tests of the suite under one roof, for whoever runs it with pytest: `from packhorse.conformance.suite import *`.
 
-They want three fixtures: `storage`, a new and empty one whose time is `clock`, a `TurnedClock`; and `neighbour`, the
+They want three fixtures: `storage`, a new and empty one whose time is `clock`, a `ManualClock`; and `neighbour`, the
 same jobs as another process sees them.
 """
 

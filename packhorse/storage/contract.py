@@ -26,9 +26,8 @@ from typing import Any
 
 from packhorse.core import clock
 from packhorse.core.errors import BadValue
-from packhorse.core.event import Event, Kind
+from packhorse.core.event import Event, ForemanOrder, Kind
 from packhorse.core.job import Job, NewJob, Token
-from packhorse.core.order import Order
 from packhorse.core.outcome import Outcome, Verdict
 from packhorse.storage.broken import ANSWERS, looked_through
 from packhorse.storage.checks import WRITES, checked
@@ -437,7 +436,7 @@ class Storage(ABC):
         """Write what a worker has done so far as an event; every few minutes, and at its end."""
 
     @abstractmethod
-    def order(self, owner: str, order: Order, *, by: str | None = None) -> bool:
+    def order(self, owner: str, order: ForemanOrder, *, by: str | None = None) -> bool:
         """An operator wants something of a foreman. It is kept as the event `ordered`, for which the foreman looks.
         Repeating it is harmless. False: the storage does not know this foreman, or no longer."""
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from packhorse.conformance.builders import WORKER, add, new_job, run, stored
-from packhorse.core.clock import MINUTE, TurnedClock
+from packhorse.core.clock import MINUTE, ManualClock
 from packhorse.core.errors import CopyRefused, CopyTimeout
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.copy_store import End, Progress, cancel, checksum, copy_storage
@@ -120,7 +120,7 @@ def test_an_old_storage_that_was_opened_meanwhile_makes_the_copy_void(old: Stora
 
 
 def test_the_jobs_of_a_silent_worker_are_taken_back(new: Storage) -> None:
-    clock = TurnedClock()
+    clock = ManualClock()
     old = open_storage("memory://", now=clock)
     held = run(old, add(old))
     clock.turn(MINUTE)
@@ -131,7 +131,7 @@ def test_the_jobs_of_a_silent_worker_are_taken_back(new: Storage) -> None:
 
 
 def test_a_worker_whose_own_lease_is_longer_is_not_taken_for_silent(new: Storage) -> None:
-    clock = TurnedClock()
+    clock = ManualClock()
     old = open_storage("memory://", now=clock)
     old.join(WorkerInfo(WORKER, info={"lease_s": 90.0}))
     held = run(old, add(old))

@@ -8,9 +8,8 @@ import pytest
 
 from packhorse.core.clock import SECOND
 from packhorse.core.errors import BadValue
-from packhorse.core.failure import Failure
 from packhorse.core.job import Reason, Token
-from packhorse.core.outcome import Completed, Failed, Halted, Outcome, Released, Snoozed, Stopped
+from packhorse.core.outcome import Completed, Failed, Failure, Halted, Outcome, Released, Snoozed, Stopped
 from packhorse.worker.ending import of_given_up, of_refused, of_told, overrun, time_left
 from packhorse.worker.seat import Seat, WorkerStop
 from tests.worker.making import a_job, a_seat, task_of

@@ -10,8 +10,8 @@ from time import monotonic
 
 from packhorse.core.clock import MINUTE, SECOND
 from packhorse.core.settings import Settings
-from packhorse.foreman.chores.chore import SteadyTime
-from packhorse.monitor.retention import retention
+from packhorse.foreman.chores.chore import TrustedTime
+from packhorse.monitor.actions import retention
 from packhorse.storage import Storage
 
 _LONGEST = 0.25
@@ -26,10 +26,10 @@ class Prune:
     name = "prune"
 
     def __init__(
-        self, storage: Storage, settings: Settings, steady_time: SteadyTime, time: Callable[[], float] = monotonic
+        self, storage: Storage, settings: Settings, trusted_time: TrustedTime, time: Callable[[], float] = monotonic
     ) -> None:
         self._storage = storage
-        self._steady_time = steady_time
+        self._steady_time = trusted_time
         self._time = time
         self.adjust(settings)
 

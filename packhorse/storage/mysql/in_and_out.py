@@ -14,7 +14,7 @@ import pymysql
 from packhorse.core import transitions
 from packhorse.core.clock import MINUTE, SECOND
 from packhorse.core.job import LOWEST_PRIORITY, QUEUED, NewJob, State, rank_of
-from packhorse.core.series import MINUTES
+from packhorse.core.metrics import MINUTES
 from packhorse.storage.guest import elsewhere
 from packhorse.storage.mysql.address import Address
 from packhorse.storage.mysql.guest import guest

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from packhorse.core import clock
 from packhorse.core.errors import StorageNotFound
-from packhorse.core.fair_share import Turns
+from packhorse.core.fair_share import FairShare
 from packhorse.storage import transfer
 from packhorse.storage.mysql import schema
 from packhorse.storage.mysql.address import Address, parse
@@ -44,7 +44,7 @@ class MySQL(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Reco
         self._clock = now
         self._sql = statements_for(address.database)
         self._dialect = dialect_for(address.database)
-        self._turns = Turns()
+        self._turns = FairShare()
         self._known = {}
         self._last_lines = {}
         self._dealt = {}

@@ -14,7 +14,7 @@ from psycopg.pq import Conninfo
 
 from packhorse.core import clock
 from packhorse.core.errors import BadURL, BadValue, StorageNotFound, did_you_mean
-from packhorse.core.fair_share import Turns
+from packhorse.core.fair_share import FairShare
 from packhorse.storage import transfer
 from packhorse.storage.contract import BATCH
 from packhorse.storage.postgres import schema
@@ -64,7 +64,7 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Transfers, Records, Lists, St
         self._clock = now
         self._sql = statements_for(options.schema)
         self._dialect = dialect_for(options.schema)
-        self._turns = Turns()
+        self._turns = FairShare()
         self._known = {}
         self._last_line = ""
         self._marks = Marks()

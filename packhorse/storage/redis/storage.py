@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from packhorse.core import clock
-from packhorse.core.fair_share import Turns
+from packhorse.core.fair_share import FairShare
 from packhorse.storage.contract import OTHER_QUEUES
 from packhorse.storage.records import Health, OperationSums
 from packhorse.storage.redis.address import Address
@@ -37,7 +37,7 @@ class Redis(Transfers, Lists, Working, Steering, Upkeep, Schedules, InAndOut, Qu
 
     def __init__(self, address: Address, *, now: clock.Now | None = None) -> None:
         self._now = now
-        self._turns = Turns()
+        self._turns = FairShare()
         self._known = {}
         self._server = Server(address, now, on_connect=self._known.clear)
         self._keys = Keys(self._server.prefix)

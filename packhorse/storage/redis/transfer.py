@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from packhorse.core.event import Event, Subject
 from packhorse.core.job import Job
-from packhorse.core.series import ALL_LEVELS, CAUSED
+from packhorse.core.metrics import ALL_LEVELS, CAUSED
 from packhorse.storage.contract import BATCH
 from packhorse.storage.records import EventFilter
 from packhorse.storage.redis.clients import Clients

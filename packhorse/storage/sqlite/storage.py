@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, unquote
 
 from packhorse.core import clock
 from packhorse.core.errors import BadURL, BadValue, did_you_mean
-from packhorse.core.fair_share import Turns
+from packhorse.core.fair_share import FairShare
 from packhorse.storage.contract import OTHER_QUEUES
 from packhorse.storage.records import Health, Migration, OperationSums
 from packhorse.storage.sql.lists import Lists
@@ -44,7 +44,7 @@ class SQLite(Working, InAndOut, Upkeep, Records, Lists, Steering, Schedules, Wor
     ) -> None:
         self._now = now or clock.now
         self.path = Path(path).absolute()
-        self._turns = Turns()
+        self._turns = FairShare()
         self._known = {}
         self._last_lines = {}
         self._dealt = {}

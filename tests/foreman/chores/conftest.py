@@ -1,18 +1,18 @@
-"""What the tests of chores share: a storage that forgets, and a clock that is turned by hand."""
+"""What the tests of chores share: a storage that forgets, and a clock that is turned by load."""
 
 from __future__ import annotations
 
 import pytest
 
-from packhorse.core.clock import TurnedClock
+from packhorse.core.clock import ManualClock
 from packhorse.storage.memory import Memory
 
 
 @pytest.fixture
-def clock() -> TurnedClock:
-    return TurnedClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def storage(clock: TurnedClock) -> Memory:
+def storage(clock: ManualClock) -> Memory:
     return Memory(clock)

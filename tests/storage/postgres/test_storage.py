@@ -29,14 +29,12 @@ from packhorse.conformance.builders import (
 )
 from packhorse.core.clock import HOUR, SECOND
 from packhorse.core.errors import BadURL, BadValue, StorageClosed, StorageError, StorageNotFound, StorageUnavailable
-from packhorse.core.event import Kind
-from packhorse.core.failure import Failure
+from packhorse.core.event import ForemanAction, ForemanOrder, Kind
 from packhorse.core.ids import new_id
 from packhorse.core.job import SCHEDULED
-from packhorse.core.order import Do, Order
-from packhorse.core.outcome import Completed, Failed, Verdict
+from packhorse.core.outcome import Completed, Failed, Failure, Verdict
+from packhorse.foreman.heartbeat import ForemanRecord
 from packhorse.foreman.orders import Orders
-from packhorse.foreman.pulse import Record
 from packhorse.storage import open_storage
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.postgres.database import Options
@@ -393,17 +391,17 @@ def test_whoever_follows_events_is_shown_none_behind_one_that_is_not_shown_yet(s
 
 
 def test_an_order_is_heard_beside_a_transaction_that_stays_open(storage: Postgres) -> None:
-    foreman = Record(storage, {})
+    foreman = ForemanRecord(storage, {})
     foreman.join()
     orders = Orders(storage, foreman, wake=lambda: None)
     orders.step()
     with psycopg.connect(shared_postgres().url) as own:
         own.execute("SELECT pg_current_xact_id()")  # others can see that it writes something
-        storage.order(foreman.id, Order(Do.QUIET))
+        storage.order(foreman.id, ForemanOrder(ForemanAction.QUIET))
         orders.step()
         orders.step()
 
-        assert list(orders.take()) == [Order(Do.QUIET)]
+        assert list(orders.take()) == [ForemanOrder(ForemanAction.QUIET)]
 
 
 def test_what_the_address_says_about_the_connection_is_kept(storage: Postgres) -> None:
