@@ -31,7 +31,7 @@ from packhorse.foreman.leftovers import BOARD, make_directory
 from packhorse.foreman.member import Member, Serving
 from packhorse.foreman.scaling import Hand
 from packhorse.worker.ipc import CONDEMNED, Channel, Message
-from packhorse.worker.shared_status import Board
+from packhorse.worker.shared_status import SharedStatus
 from packhorse.worker.spool import Spool
 
 log = logging.getLogger("packhorse")
@@ -133,7 +133,7 @@ class Crew:
         """Start a worker under a new id. Raises OSError when the system has no room for it."""
         owner = secrets.token_urlsafe(16)
         slots = 1 if is_extra else self._launch.concurrency
-        board = Board.create(make_directory() / BOARD, slots)
+        board = SharedStatus.create(make_directory() / BOARD, slots)
         ours, theirs = Channel.pair()
         try:
             process = self._spawn(owner, foreman, board, theirs, slots, is_extra)
@@ -152,7 +152,7 @@ class Crew:
         return member
 
     def _spawn(
-        self, owner: str, foreman: str, board: Board, channel: Channel, slots: int, is_extra: bool
+        self, owner: str, foreman: str, board: SharedStatus, channel: Channel, slots: int, is_extra: bool
     ) -> subprocess.Popen[bytes]:
         # What writes to a terminal that is being closed fails; so only we do.
         in_terminal = os.isatty(1)
@@ -160,7 +160,7 @@ class Crew:
         has_secret = mask_url(self._launch.url) != self._launch.url
         own = {
             "--id": owner,
-            "--board": board.path,
+            "--shared-status": board.path,
             "--channel": channel.fileno(),
             "--foreman": foreman,
             "--parent": os.getpid(),
@@ -401,7 +401,7 @@ class Crew:
         _hide(member.board)
 
 
-def _hide(board: Board) -> None:
+def _hide(board: SharedStatus) -> None:
     """Take its name away. Whoever has it open keeps it; nothing is left behind, however foreman and worker end."""
     with suppress(OSError):
         board.path.unlink(missing_ok=True)

@@ -14,13 +14,13 @@ from packhorse.core.outcome import Overrun
 from packhorse.foreman.crew import Crew
 from packhorse.foreman.member import STUCK, Member
 from packhorse.monitor.stacks import MOST_TEXT
-from packhorse.worker.shared_status import Board
+from packhorse.worker.shared_status import SharedStatus
 
 
 @pytest.fixture
 def member(tmp_path: Path) -> Member:
     unused = cast(Any, None)  # nothing here speaks to the process
-    return Member("ann", unused, unused, Board.create(tmp_path / "board", 2), is_extra=False)
+    return Member("ann", unused, unused, SharedStatus.create(tmp_path / "board", 2), is_extra=False)
 
 
 def says(order: int, more: int) -> dict[str, Any]:
