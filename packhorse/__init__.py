@@ -11,7 +11,6 @@ from packhorse.client.job_builder import NewCall
 from packhorse.client.pool import Pool
 from packhorse.client.subscriber import Client
 from packhorse.client.task import Task
-from packhorse.core.answer import Abort, Retry, Snooze
 from packhorse.core.context import JobContext, current_job
 from packhorse.core.errors import (
     AccessError,
@@ -60,8 +59,8 @@ from packhorse.core.errors import (
     WrongState,
 )
 from packhorse.core.event import Event, Kind
-from packhorse.core.failure import Failure
 from packhorse.core.job import Job, NewJob, Reason, State
+from packhorse.core.outcome import Abort, Failure, Retry, Snooze
 from packhorse.core.retry import Backoff
 from packhorse.core.task import Unique, Worker
 from packhorse.core.version import __version__

@@ -11,7 +11,7 @@ import time
 
 from bench.web.calls import Timed
 from packhorse.core.job import DEAD
-from packhorse.monitor.filter_words import find_all
+from packhorse.monitor.filters import find_all
 from packhorse.storage import open_storage
 from packhorse.storage.records import Filter
 

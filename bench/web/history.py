@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from packhorse.core.clock import DAY, SECOND
-from packhorse.core.failure import Failure
 from packhorse.core.ids import new_id
 from packhorse.core.job import Job, NewJob
-from packhorse.core.outcome import Completed, Failed, Outcome
+from packhorse.core.outcome import Completed, Failed, Failure, Outcome
 from packhorse.storage import Storage
 from packhorse.storage.records import ScheduleInfo, TaskInfo, WorkerInfo
 

@@ -11,7 +11,7 @@ from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command, span_option
 from packhorse.cli.output import escape, paint, say
 from packhorse.monitor.health import Finding, look
-from packhorse.monitor.local_liveness import Sign, signs_here
+from packhorse.monitor.local_liveness import ForemanStatus, local_foremen
 
 
 @command(
@@ -47,7 +47,7 @@ def _show(finding: Finding) -> None:
 
 
 def _look_here() -> Iterator[Finding]:
-    signs = signs_here()
+    signs = local_foremen()
     if not signs:
         yield Finding("foreman", False, "no foreman of this user runs on this machine, or in this container")
     for sign in signs:
@@ -58,7 +58,7 @@ def _look_here() -> Iterator[Finding]:
             yield Finding("foreman", True, f"{name} is alive; {_storage_words(sign)}")
 
 
-def _storage_words(sign: Sign) -> str:
+def _storage_words(sign: ForemanStatus) -> str:
     if sign.storage_silent_for is None:
         return "the storage has taken no heartbeat of it yet, which does not count here"
     silence = sign.storage_silent_for + sign.age()

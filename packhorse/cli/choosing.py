@@ -22,8 +22,7 @@ from packhorse.cli.output import say, short_ids
 from packhorse.cli.where import find_job, ids_from
 from packhorse.core.errors import BadValue
 from packhorse.core.job import HELD, Job, Operation, State
-from packhorse.monitor.filter_words import find_all, parse_parts, say_which
-from packhorse.monitor.named_filters import spelled_out, usable_filters
+from packhorse.monitor.filters import chooses_some, expand_names, find_all, parse_words_apart, usable_filters
 from packhorse.monitor.text import count_text
 from packhorse.storage import BATCH, Storage
 from packhorse.storage.records import Seen
@@ -103,7 +102,7 @@ def choose(invocation: Invocation, intent: Intent, selection: Selection) -> Chos
     if selection.where is not None:
         if selection.ids:
             raise CommandError("give ids or --where, not both", ExitCode.USAGE)
-        parts = spelled_out([selection.where.strip()], usable_filters(invocation.settings, storage.now()))
+        parts = expand_names([selection.where.strip()], usable_filters(invocation.settings, storage.now()))
         return _chosen_by_filter(storage, intent, parts)
     if not selection.ids:
         hint = f"packhorse {click.get_current_context().info_name} --help"
@@ -117,8 +116,8 @@ def choose(invocation: Invocation, intent: Intent, selection: Selection) -> Chos
 
 def _chosen_by_filter(storage: Storage, intent: Intent, parts: list[str]) -> Chosen:
     now = storage.now()
-    where = parse_parts(parts, now)
-    if not say_which(parts, now):
+    where = parse_words_apart(parts, now)
+    if not chooses_some(parts, now):
         hint = f"say which, e.g. --where {_LIKELY.get(intent.operation, 'waiting')}"
         raise CommandError("--where chooses no jobs, and would mean every job", ExitCode.USAGE, hint=hint)
     where = replace(where, states=_possible(intent, where.states), order=None)

@@ -92,8 +92,7 @@ def _fixed(words: Iterable[str], part: str) -> list[CompletionItem]:
 
 def complete_filter(ctx: click.Context, parameter: click.Parameter, part: str) -> list[CompletionItem]:
     """The words of a filter: states and names, and behind a name's colon its values, also behind a comma."""
-    from packhorse.monitor.filter_words import FILTER_WORDS
-    from packhorse.monitor.filters import ORDERS, STATE_WORDS
+    from packhorse.monitor.filters import FILTER_WORDS, ORDERS, STATE_WORDS
 
     name, colon, values = part.partition(":")
     if not colon:

@@ -11,7 +11,7 @@ from packhorse.cli.table import Column, print_table
 from packhorse.cli.target import option_or_source
 from packhorse.core import clock
 from packhorse.core.settings import NAMES
-from packhorse.monitor.named_filters import usable_filters
+from packhorse.monitor.filters import usable_filters
 
 
 def _complete(ctx: click.Context, parameter: click.Parameter, part: str) -> list[str]:

@@ -23,8 +23,8 @@ from packhorse.client.job import JobHandle
 from packhorse.core.clock import SECOND
 from packhorse.core.errors import JobNotFound
 from packhorse.core.job import Operation, State
-from packhorse.monitor.job_text import call_text, cut
 from packhorse.monitor.serializers import plain_fields
+from packhorse.monitor.text import call_text, shorten
 
 _MANY = 50  # from here on a line says how far it is
 
@@ -117,7 +117,7 @@ def _copy_one(invocation: Invocation, handle: JobHandle[Any], given: Given, opti
         invocation.print_json({**plain_fields(invocation.client.effective_job(made.record)), "is_new": made.is_new})
         return
     word = "enqueued" if made.is_new else f"already {made.state}"
-    invocation.note(f"{paint(word, 'green', err=True)} {cut(escape(call_text(made.record)), 100)}")
+    invocation.note(f"{paint(word, 'green', err=True)} {shorten(escape(call_text(made.record)), 100)}")
     say(made.id)
 
 

@@ -6,7 +6,7 @@ from packhorse.cli.output import short_id
 from packhorse.client.app import Packhorse
 from packhorse.core.clock import DAY
 from packhorse.core.job import State
-from packhorse.monitor.filter_words import find_all
+from packhorse.monitor.filters import find_all
 from packhorse.monitor.text import count_text
 from packhorse.storage import BATCH
 from packhorse.storage.records import Filter, Seen

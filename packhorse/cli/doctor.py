@@ -15,7 +15,7 @@ from packhorse.cli.options import command
 from packhorse.cli.output import escape, paint, say, terminal_size
 from packhorse.cli.snapshot import take_snapshot
 from packhorse.core.errors import PackhorseError, SettingsError
-from packhorse.storage.moving import Stage
+from packhorse.storage.transfer import Stage
 
 _INDENT = 17
 _STYLES = {Verdict.WELL: "green", Verdict.REMARK: "yellow", Verdict.WRONG: "red"}

@@ -22,17 +22,15 @@ from packhorse.core.errors import AppNotFound, BadValue, PackhorseError, Storage
 from packhorse.core.event import Subject
 from packhorse.core.job import HELD, WAITING, Job, State
 from packhorse.core.version import __version__
+from packhorse.monitor.filters import usable_filters
 from packhorse.monitor.health import overdue
-from packhorse.monitor.idleness import Idle, idle_text, idlers, remedy
-from packhorse.monitor.named_filters import usable_filters
-from packhorse.monitor.pause_text import held_back_text, pause_text
-from packhorse.monitor.presence import is_alive
-from packhorse.monitor.schedules import late_by, words_and_slots
-from packhorse.monitor.text import count_text, share_text, size_text, span_text
+from packhorse.monitor.liveness import IdleReason, idle_foremen, idle_text, is_alive, resume_command
+from packhorse.monitor.schedules import describe_schedule, late_by
+from packhorse.monitor.text import count_text, held_back_text, pause_text, share_text, size_text, span_text
 from packhorse.storage import BATCH, Storage
 from packhorse.storage.broken import is_broken
-from packhorse.storage.moving import closed
 from packhorse.storage.records import Filter, WorkerInfo
+from packhorse.storage.transfer import closed
 
 _SLOW_READ, _VERY_SLOW_READ = 20_000, 500_000
 _LITTLE_ROOM, _NO_ROOM = 1 << 30, 100 << 20
@@ -274,16 +272,16 @@ def troubles(patient: Patient) -> Iterator[Symptom]:
     snapshot = patient.snapshot
     alive, idle = snapshot.alive(Subject.FOREMAN), snapshot.idlers
     if alive and len(idle) == len(alive) and snapshot.waiting:
-        yield wrong("crew", f"{idle_text(idle)}, and {snapshot.waits}", remedy(idle) or "packhorse workers")
+        yield wrong("crew", f"{idle_text(idle)}, and {snapshot.waits}", resume_command(idle) or "packhorse workers")
         return
     for foreman in alive:
         yield from _trouble_of(foreman, snapshot)
 
 
 def _trouble_of(foreman: WorkerInfo, snapshot: Snapshot) -> Iterator[Symptom]:
-    if found := idlers([foreman], snapshot.now, snapshot.lease):
-        judge = wrong if found[0].idle is Idle.UNHEALTHY else remark
-        yield judge("crew", idle_text(found), remedy(found) or "look into its log")
+    if found := idle_foremen([foreman], snapshot.now, snapshot.lease):
+        judge = wrong if found[0].idle is IdleReason.UNHEALTHY else remark
+        yield judge("crew", idle_text(found), resume_command(found) or "look into its log")
     elif isinstance(deaths := foreman.report.get("deaths"), int) and deaths > 0:
         problem = foreman.report.get("problem")
         last = f"; the last: {problem}" if problem else ""
@@ -461,7 +459,7 @@ def plans(patient: Patient) -> Iterator[Symptom]:
     snapshot, schedules = patient.snapshot, patient.storage.schedules()
     odd = 0
     for schedule in schedules:
-        says, slots = words_and_slots(schedule, snapshot.now, 1)
+        says, slots = describe_schedule(schedule, snapshot.now, 1)
         late = late_by(schedule, snapshot.now)
         if not slots:
             odd += 1

@@ -21,8 +21,7 @@ from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command, refuse_beside
 from packhorse.cli.output import escape, json_text, say
 from packhorse.core.job import SCHEDULED, WAITING, Job, NewJob, UniqueLock
-from packhorse.monitor.filter_words import find_all, parse_parts
-from packhorse.monitor.named_filters import spelled_out, usable_filters
+from packhorse.monitor.filters import expand_names, find_all, parse_words_apart, usable_filters
 from packhorse.storage import Storage
 from packhorse.storage.records import Enqueued, Filter, Placement
 
@@ -39,7 +38,7 @@ def export(invocation: Invocation, words: tuple[str, ...]) -> None:
     refuse_beside("an export", "fields", hint="an import wants all of them; packhorse jobs --fields prints some")
     storage = invocation.storage
     now = storage.now()
-    where = parse_parts(spelled_out(words, usable_filters(invocation.settings, now)), now) if words else Filter()
+    where = parse_words_apart(expand_names(words, usable_filters(invocation.settings, now)), now) if words else Filter()
     number = 0
     for job in find_all(storage, where):
         say(_exported(job))

@@ -15,12 +15,11 @@ from packhorse.cli.options import command, number_option
 from packhorse.cli.output import Shown, escape, escape_lines, paint, pair_lines, say, short_id
 from packhorse.cli.table import Column, print_table
 from packhorse.core.errors import did_you_mean
-from packhorse.core.failure import Failure
 from packhorse.core.job import State
+from packhorse.core.outcome import Failure
 from packhorse.monitor.filters import past_moment
-from packhorse.monitor.job_text import cut
 from packhorse.monitor.serializers import CauseFields, failure_fields
-from packhorse.monitor.text import share_text
+from packhorse.monitor.text import share_text, shorten
 from packhorse.storage import Storage
 from packhorse.storage.records import Count, FailureGroup, Filter
 
@@ -156,7 +155,7 @@ def _print_groups(invocation: Invocation, found: Sequence[Numbered]) -> None:
 
 def _seen(shown: Shown, at: int, version: str | None) -> str:
     """When, and on a terminal with which version of the code."""
-    return shown.age(at) + (f" ({cut(version, _LONG_VERSION)})" if version and shown.is_terminal else "")
+    return shown.age(at) + (f" ({shorten(version, _LONG_VERSION)})" if version and shown.is_terminal else "")
 
 
 def _more(shown: Shown, group: FailureGroup) -> list[str]:
@@ -262,7 +261,7 @@ def _trace_lines(traceback: str, group: FailureGroup) -> Iterator[str]:
     more = f", the last {_TRACE_LINES} of {len(lines)} lines; {whole} shows all" if left_out > 0 else ""
     yield ""
     yield paint(f"traceback{more}", "dim")
-    yield from (f"  {cut(line, 500)}" for line in lines[-_TRACE_LINES:])
+    yield from (f"  {shorten(line, 500)}" for line in lines[-_TRACE_LINES:])
 
 
 def _tell_steps(invocation: Invocation, group: FailureGroup) -> None:

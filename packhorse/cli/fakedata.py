@@ -28,10 +28,9 @@ from packhorse.core import clock
 from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND
 from packhorse.core.cron import Cron
 from packhorse.core.event import Subject
-from packhorse.core.failure import Failure
 from packhorse.core.ids import new_id
 from packhorse.core.job import Job, NewJob, State
-from packhorse.core.outcome import Completed, Failed, Halted, Outcome
+from packhorse.core.outcome import Completed, Failed, Failure, Halted, Outcome
 from packhorse.monitor.text import count_text
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.records import CheckIn, Filter, LogLine, ScheduleInfo, TaskInfo, Tick, WorkerInfo
@@ -112,7 +111,7 @@ _TRACE = """Traceback (most recent call last):
 def fakedata(invocation: Invocation, hours: int, live: bool, seed: int, yes: bool) -> None:
     """Fill a storage with a believable history of made-up jobs: some complete, some fail, `foobar` piles up. For
     looking at pages and commands; not for a storage that you need."""
-    turned = clock.TurnedClock(clock.now() - DAY * 2)
+    turned = clock.ManualClock(clock.now() - DAY * 2)
     storage = invocation.remembered(open_storage(invocation.settings.url, now=turned))
     if storage.count(Filter()).number and not yes:
         raise CommandError(
@@ -148,7 +147,7 @@ def _new_file() -> str:
     return next(name for name in names if not Path(name).exists())
 
 
-def _go_on(shop: Shop, turned: clock.TurnedClock) -> None:
+def _go_on(shop: Shop, turned: clock.ManualClock) -> None:
     say("It goes on. Ctrl-C ends it.")
     try:
         while True:
@@ -164,7 +163,7 @@ def _go_on(shop: Shop, turned: clock.TurnedClock) -> None:
 class Shop:
     """Plays through what a small shop would have done. `now` is turned as it goes."""
 
-    def __init__(self, storage: Storage, now: clock.TurnedClock, dice: random.Random) -> None:
+    def __init__(self, storage: Storage, now: clock.ManualClock, dice: random.Random) -> None:
         self._storage = storage
         self._now = now
         self._dice = dice

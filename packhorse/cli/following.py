@@ -18,9 +18,9 @@ from packhorse.cli.invocation import Invocation
 from packhorse.cli.output import escape, fit_line, paint, say, short_id, state_style
 from packhorse.core.event import Event, Subject
 from packhorse.core.job import Job
-from packhorse.monitor.filter_words import find_all
-from packhorse.monitor.job_text import call_text, remark, state_text, try_text
+from packhorse.monitor.filters import find_all
 from packhorse.monitor.serializers import job_fields
+from packhorse.monitor.text import attempt_text, call_text, note_text, state_text
 from packhorse.storage import BATCH, Storage
 from packhorse.storage.listing import fits
 from packhorse.storage.records import EventFilter, Filter
@@ -146,8 +146,8 @@ class _Printer:
         shown = self._invocation.shown
         job_id = short_id(job.id) if shown.is_terminal else job.id
         state = paint(f"{state_text(job):<9}", state_style(job.state))
-        tries = try_text(self._invocation.client.effective_job(job))
+        tries = attempt_text(self._invocation.client.effective_job(job))
         start = f"{paint(shown.clock_time(job.updated_at), 'dim')}  {escape(job_id)}  {state}  {tries:>5}  "
         queue = "" if shown.is_terminal and job.queue == job.task else f"{job.queue}  "
-        parts = [f"{queue}{call_text(job, whole=not shown.is_terminal)}", remark(job)]
+        parts = [f"{queue}{call_text(job, whole=not shown.is_terminal)}", note_text(job)]
         return f"{start}{fit_line(start, escape('  '.join(filter(None, parts))))}"

@@ -12,7 +12,7 @@ from packhorse.cli.target import app_from, app_here, open_existing, open_for_wri
 from packhorse.client.app import Packhorse
 from packhorse.core.settings import Settings, load_settings
 from packhorse.storage import Storage
-from packhorse.storage.moving import problems
+from packhorse.storage.transfer import problems
 
 
 class Invocation:

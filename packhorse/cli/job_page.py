@@ -29,11 +29,10 @@ from packhorse.cli.output import (
 from packhorse.cli.where import find_job
 from packhorse.client.job import JobHandle
 from packhorse.core.event import Event
-from packhorse.core.failure import Failure
 from packhorse.core.job import COMPLETED, FINAL, HELD, EffectiveJob, Job, Operation, State, is_legal
-from packhorse.monitor.job_text import call_text, cut, state_text, try_text
-from packhorse.monitor.serializers import event_fields, log_fields, plain_fields, runner_of, stored_json
-from packhorse.monitor.text import count_text, size_text, span_text
+from packhorse.core.outcome import Failure
+from packhorse.monitor.serializers import event_fields, holder_fields, log_fields, plain_fields, stored_json
+from packhorse.monitor.text import attempt_text, call_text, count_text, shorten, size_text, span_text, state_text
 from packhorse.storage.records import LogKind, LogLine, TaskInfo
 
 _FEW_LINES = 10
@@ -91,7 +90,7 @@ def _follow(invocation: Invocation, handle: JobHandle[Any]) -> int:
 
 
 def _fields(invocation: Invocation, handle: JobHandle[Any], chosen: list[str]) -> dict[str, Any]:
-    runner = runner_of(handle.record, invocation.storage.workers() if handle.record.owner else [])
+    runner = holder_fields(handle.record, invocation.storage.workers() if handle.record.owner else [])
     fields = {**plain_fields(handle.effective, invocation.storage.now()), **runner, "why": handle.why()}
     fields["subscribers"] = invocation.storage.subscribers(handle.id)
     if "log" in chosen:
@@ -127,13 +126,13 @@ def page_lines(
         yield from pair_lines([("subscribers", escape(", ".join(subscribers)))])
     yield from _failure_lines(record)
     if record.state is COMPLETED:
-        yield from pair_lines([("result", cut(json_text(stored_json(record.result or "null")), _LONG))])
+        yield from pair_lines([("result", shorten(json_text(stored_json(record.result or "null")), _LONG))])
     yield from _log_lines(handle.logs(), shown)
     yield from _latest("history", [_event_line(event, shown) for event in events], _FEW_EVENTS, "--events")
 
 
 def _title(record: Job) -> str:
-    return cut(escape(call_text(record)), 200)
+    return shorten(escape(call_text(record)), 200)
 
 
 def _facts(record: Job, shown: Shown, counts: str, took: str, limits: str) -> Iterator[tuple[str, str]]:
@@ -155,8 +154,8 @@ def _facts(record: Job, shown: Shown, counts: str, took: str, limits: str) -> It
         yield "limits", limits
     for name, text in (("unique", record.unique_key), ("schedule", record.schedule), ("meta", record.meta)):
         if text:
-            yield name, cut(text, _LONG)
-    yield "arguments", cut(json_text(stored_json(record.args)), _LONG)
+            yield name, shorten(text, _LONG)
+    yield "arguments", shorten(json_text(stored_json(record.args)), _LONG)
 
 
 def _whose(task: TaskInfo | None) -> str:
@@ -167,7 +166,7 @@ def _whose(task: TaskInfo | None) -> str:
 
 def _counts(record: Job, whose: str) -> str:
     of_task = whose if "max_attempts" in _left_of(record) else ""
-    text = f"{try_text(record).replace('/', ' of ')}{of_task}"
+    text = f"{attempt_text(record).replace('/', ' of ')}{of_task}"
     counts = {"failed": record.failures, "halted": record.halts, "taken back": record.losses, "snoozed": record.snoozes}
     told = [f"{word} {number} ×" for word, number in counts.items() if number]
     return ", ".join([text, *told])
@@ -207,7 +206,7 @@ def _failure_lines(record: Job) -> Iterator[str]:
         version = f", version {failure.version}" if failure.version else ""
         text = failure.summary() + (f"\n{place_text(failure.place)}{version}" if failure.place else version)
         is_past = record.state in (*HELD, State.QUEUED, State.SCHEDULED, COMPLETED)
-        yield from pair_lines([("last error" if is_past else "error", cut(text, _LONG))])
+        yield from pair_lines([("last error" if is_past else "error", shorten(text, _LONG))])
 
 
 def _log_lines(lines: list[LogLine], shown: Shown) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""A job on a terminal's line, for questions and notices; the words themselves come from `packhorse/job_text.py`."""
+"""A job on a terminal's line, for questions and notices; the words themselves come from `packhorse/monitor/text.py`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pathlib import Path
 from packhorse.cli.output import escape
 from packhorse.core.clock import MINUTE, SECOND
 from packhorse.core.job import Job
-from packhorse.monitor.job_text import call_text, cut, state_text
-from packhorse.monitor.text import span_text
+from packhorse.monitor.text import call_text, shorten, span_text, state_text
 
 
 def place_text(place: str | None) -> str:
@@ -24,4 +23,4 @@ def ran_text(ran: int) -> str:
 
 def one_line(job: Job, shown_id: str) -> str:
     """The job in a sentence's length, for questions and notices."""
-    return f"{shown_id}  {state_text(job):<9}  {cut(escape(call_text(job)), 80)}"
+    return f"{shown_id}  {state_text(job):<9}  {shorten(escape(call_text(job)), 80)}"

@@ -39,13 +39,20 @@ from packhorse.core.clock import SECOND
 from packhorse.core.errors import BadValue, did_you_mean
 from packhorse.core.event import Event, Kind, Subject, known_kind
 from packhorse.core.job import HELD, Job, State
-from packhorse.monitor.event_objects import served, with_objects
-from packhorse.monitor.filter_words import find_all, find_pages, parse_parts
-from packhorse.monitor.job_text import call_text, cut, moment, remark, state_text, try_text
-from packhorse.monitor.named_filters import spelled_out, usable_filters
-from packhorse.monitor.pause_text import pause_text
+from packhorse.monitor.event_objects import event_queue, with_objects
+from packhorse.monitor.filters import expand_names, find_all, find_pages, parse_words_apart, usable_filters
 from packhorse.monitor.serializers import event_fields, iso, job_fields, object_fields, queue_fields
-from packhorse.monitor.text import count_text, span_text
+from packhorse.monitor.text import (
+    attempt_text,
+    call_text,
+    count_text,
+    main_time,
+    note_text,
+    pause_text,
+    shorten,
+    span_text,
+    state_text,
+)
 from packhorse.storage.listing import is_tallied
 from packhorse.storage.records import EventFilter, Filter, QueueInfo
 
@@ -104,7 +111,7 @@ def jobs(
     invocation.tell_move()
     more = [f"{name}:{value}" for name, value in words_too.items() if value is not None]
     now = invocation.storage.now()
-    where = parse_parts(spelled_out([*words, *more], usable_filters(invocation.settings, now)), now)
+    where = parse_words_apart(expand_names([*words, *more], usable_filters(invocation.settings, now)), now)
     if only_count:
         _print_count(invocation, where)
         return None
@@ -174,7 +181,7 @@ def job_table(shown: Shown, listed: Sequence[Job], *, has_ran: bool = False) -> 
     """Columns and rows of a table of jobs. On a terminal, columns that would tell nothing are left out."""
     ids = short_ids(job.id for job in listed) if shown.is_terminal else {}
     has_queues = not shown.is_terminal or any(job.queue != job.task for job in listed)
-    has_remarks = not shown.is_terminal or any(map(remark, listed))
+    has_remarks = not shown.is_terminal or any(map(note_text, listed))
     columns = [
         Column("ID"),
         Column("STATE", style=state_style),
@@ -190,13 +197,13 @@ def job_table(shown: Shown, listed: Sequence[Job], *, has_ran: bool = False) -> 
         [
             ids.get(job.id, job.id),
             state_text(job),
-            try_text(job),
+            attempt_text(job),
             str(job.priority),
-            shown.time(moment(job)),
+            shown.time(main_time(job)),
             *([_ran(job, shown)] if has_ran else []),
             *([job.queue] if has_queues else []),
             call_text(job, whole=not shown.is_terminal),
-            *([remark(job)] if has_remarks else []),
+            *([note_text(job)] if has_remarks else []),
         ]
         for job in listed
     ]
@@ -406,7 +413,7 @@ def _print_event(invocation: Invocation, event: Event, with_object: bool) -> Non
     who = f"{_who(event):<8}" if shown.is_terminal else f"{event.job_id or event.owner or event.queue or '':<36}"
     line = f"{paint(shown.clock_time(event.at), 'dim')}  {event.subject:<8}  {kind}  {escape(who)}  "
     data = event_data(event, whole=not shown.is_terminal)
-    rest = f"{served(event) or '':<16}  {data}" if event.job_id or event.subject is Subject.WORKER else data
+    rest = f"{event_queue(event) or '':<16}  {data}" if event.job_id or event.subject is Subject.WORKER else data
     say(f"{line}{fit_line(line, escape(rest))}".rstrip())
     if with_object:
         say(f"    {escape(json_text(object_fields(event)))}")
@@ -423,7 +430,7 @@ def event_data(event: Event, *, whole: bool) -> str:
     """What an event carries, in a few words, what went wrong first; long values are cut unless it shall be whole."""
     data = sorted((event.data or {}).items(), key=lambda item: item[0] not in ("error", "why"))
     texts = {name: _value(name, value) for name, value in data if value not in (None, []) and name != "object"}
-    parts = [f"{name}={text if whole else cut(text, _LONG_VALUE)}" for name, text in texts.items()]
+    parts = [f"{name}={text if whole else shorten(text, _LONG_VALUE)}" for name, text in texts.items()]
     if event.job_id and event.owner:
         parts.insert(0, f"on {event.owner if whole else short_owner(event.owner)}")
     return "  ".join(parts)

@@ -1,4 +1,4 @@
-"""`packhorse copy-store`: moving a live storage to another, of whatever kind. `copying.py` does the work."""
+"""`packhorse copy-store`: moving a live storage to another, of whatever kind. `copy_store.py` does the work."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from packhorse.core.clock import SECOND
 from packhorse.core.errors import PackhorseError, StorageError
 from packhorse.core.settings import load_settings, mask_url
 from packhorse.monitor.text import count_text
-from packhorse.storage.moving import Stage
-from packhorse.storage.transfer import End, Progress, cancel, check_apart, copy_storage
+from packhorse.storage.copy_store import End, Progress, cancel, check_apart, copy_storage
+from packhorse.storage.transfer import Stage
 
 
 @command(

@@ -12,9 +12,8 @@ from packhorse.cli.options import command, number_option
 from packhorse.cli.output import escape, say, short_ids
 from packhorse.cli.table import Column, print_table
 from packhorse.core.job import QUEUED
-from packhorse.monitor.job_text import call_text
-from packhorse.monitor.next_jobs import Upcoming, in_order, weights_told
-from packhorse.monitor.text import count_text
+from packhorse.monitor.schedules import NextJob, order_next_jobs, queue_weights
+from packhorse.monitor.text import call_text, count_text
 from packhorse.storage.contract import BATCH
 from packhorse.storage.records import BY_AGE, Filter
 
@@ -61,14 +60,14 @@ def _tell_paused(invocation: Invocation, paused: Counter[str]) -> None:
         invocation.note(f"{waits} in the paused queue {escape(queue)}: packhorse resume {escape(queue)}")
 
 
-def _found(invocation: Invocation, order: str) -> tuple[list[Upcoming], Counter[str]]:
+def _found(invocation: Invocation, order: str) -> tuple[list[NextJob], Counter[str]]:
     """The jobs in line, and how many are left out of it by paused queue."""
     storage = invocation.storage
     paused = {queue.name for queue in storage.queues() if queue.is_paused}
     line = storage.find(Filter(states=frozenset({QUEUED})), limit=BATCH).jobs
     jobs = [job for job in line if job.queue not in paused or job.is_forced]
     left_out = Counter(job.queue for job in line if job.queue in paused and not job.is_forced)
-    return in_order(jobs, order, weights_told(storage.tasks())), left_out
+    return order_next_jobs(jobs, order, queue_weights(storage.tasks())), left_out
 
 
 def _order(invocation: Invocation) -> str:
@@ -84,12 +83,12 @@ def _rules(order: str) -> str:
     return f"lowest rank first: recovered 0, forced 1, halted 2, then priority 10 … 1 as 3 … 12; {within}"
 
 
-def _row(one: Upcoming, shown_id: str) -> list[str]:
+def _row(one: NextJob, shown_id: str) -> list[str]:
     job = one.job
     return [str(one.place), shown_id, one.tier, str(job.rank), job.queue, str(one.place_in_queue), call_text(job)]
 
 
-def _fields(one: Upcoming) -> dict[str, Any]:
+def _fields(one: NextJob) -> dict[str, Any]:
     job = one.job
     told = {name: getattr(job, name) for name in ("rank", "id", "task", "queue", "priority")}
     return {"place": one.place, "place_in_queue": one.place_in_queue, "tier": one.tier, **told}

@@ -20,20 +20,19 @@ from packhorse.cli.options import by_option, command, gathered, number_option, s
 from packhorse.cli.output import escape, say
 from packhorse.cli.watching import looks
 from packhorse.core.errors import BadValue
-from packhorse.core.event import Subject
-from packhorse.core.order import NOT_IN_PROGRAM, Do, Order
-from packhorse.monitor.presence import is_alive
-from packhorse.monitor.stacks import give_order, refuse_to_pool
+from packhorse.core.event import NOT_IN_PROGRAM, ForemanAction, ForemanOrder, Subject
+from packhorse.monitor.liveness import is_alive
+from packhorse.monitor.stacks import give_order, refuse_in_program
 from packhorse.monitor.text import count_text, span_text
 from packhorse.storage import Storage
 from packhorse.storage.records import WorkerInfo
 
 _MOST_WORKERS = _MOST_SLOTS = 1_024
 _DONE = {
-    Do.QUIET: "takes no more jobs",
-    Do.STOP: "stops when its jobs have ended",
-    Do.RESTART: "gives way to fresh workers",
-    Do.SCALE: "is scaled",
+    ForemanAction.QUIET: "takes no more jobs",
+    ForemanAction.STOP: "stops when its jobs have ended",
+    ForemanAction.RESTART: "gives way to fresh workers",
+    ForemanAction.SCALE: "is scaled",
 }
 
 
@@ -50,7 +49,7 @@ class Whom(NamedTuple):
 class Given(NamedTuple):
     """An order that was given, to whom, and its number."""
 
-    order: Order
+    order: ForemanOrder
     to: WorkerInfo
     foreman: str
     number: int
@@ -75,7 +74,7 @@ on_workers = gathered(Whom, _OPTIONS)
 def quiet(invocation: Invocation, whom: Whom) -> int:
     """Have foremen, or single workers, take no more jobs; what runs goes on. `restart` undoes it. WORKER is an id as
     `packhorse workers` shows it, a pid, or host:pid."""
-    return _order(invocation, whom, lambda to: Order(Do.QUIET))
+    return _order(invocation, whom, lambda to: ForemanOrder(ForemanAction.QUIET))
 
 
 @command("stop", "packhorse stop 6Sy9y8qR", "packhorse stop --all --yes", "packhorse stop mule:4711 --now")
@@ -84,7 +83,7 @@ def quiet(invocation: Invocation, whom: Whom) -> int:
 def stop(invocation: Invocation, whom: Whom, now: bool) -> int:
     """End foremen with their workers, or single workers, when the jobs that they run have ended. A single worker is
     not replaced, unless more jobs wait than the others can take. To stop a job: packhorse abort."""
-    return _order(invocation, whom, lambda to: Order(Do.STOP, now=now))
+    return _order(invocation, whom, lambda to: ForemanOrder(ForemanAction.STOP, now=now))
 
 
 @command("restart", "packhorse restart --all", "packhorse restart JfpR-YFy")
@@ -92,7 +91,7 @@ def stop(invocation: Invocation, whom: Whom, now: bool) -> int:
 def restart(invocation: Invocation, whom: Whom) -> int:
     """Replace workers by fresh ones, one after the other, each when its substitute is ready; so new code is taken in
     without a gap."""
-    return _order(invocation, whom, lambda to: Order(Do.RESTART))
+    return _order(invocation, whom, lambda to: ForemanOrder(ForemanAction.RESTART))
 
 
 @command(
@@ -161,15 +160,17 @@ def _is_size(text: str) -> bool:
     return True
 
 
-def _scaled(foreman: WorkerInfo, limits: Limits | None, slots: int | None) -> Order:
+def _scaled(foreman: WorkerInfo, limits: Limits | None, slots: int | None) -> ForemanOrder:
     if foreman.subject is not Subject.FOREMAN:
         raise BadValue(f"{foreman.id} is a worker, and only a foreman has workers", hint="packhorse workers lists them")
     if limits is None:
-        return Order(Do.SCALE, slots=slots)
+        return ForemanOrder(ForemanAction.SCALE, slots=slots)
     told = {**foreman.info, **foreman.report}
     least, most = (_whole(told.get(name)) for name in ("min", "max"))
     new_least, new_most = limits(_whole(told.get("wanted"), least), least, most)
-    return Order(Do.SCALE, least=min(new_least, _MOST_WORKERS), most=min(new_most, _MOST_WORKERS), slots=slots)
+    return ForemanOrder(
+        ForemanAction.SCALE, least=min(new_least, _MOST_WORKERS), most=min(new_most, _MOST_WORKERS), slots=slots
+    )
 
 
 def _whole(told: object, otherwise: int = 0) -> int:
@@ -233,7 +234,7 @@ def name_of(worker: WorkerInfo) -> str:
 # --- giving -----------------------------------------------------------------------------------------------------------
 
 
-def _order(invocation: Invocation, whom: Whom, order_for: Callable[[WorkerInfo], Order]) -> int:
+def _order(invocation: Invocation, whom: Whom, order_for: Callable[[WorkerInfo], ForemanOrder]) -> int:
     chosen = chosen_ones(invocation, whom)
     orders = [(to, order_for(to)) for to in chosen]
     orders = _without_pools(invocation, whom, orders)
@@ -248,16 +249,16 @@ def _order(invocation: Invocation, whom: Whom, order_for: Callable[[WorkerInfo],
 
 
 def _without_pools(
-    invocation: Invocation, whom: Whom, orders: list[tuple[WorkerInfo, Order]]
-) -> list[tuple[WorkerInfo, Order]]:
+    invocation: Invocation, whom: Whom, orders: list[tuple[WorkerInfo, ForemanOrder]]
+) -> list[tuple[WorkerInfo, ForemanOrder]]:
     """Those that can follow. A pool that is named and cannot is an error; of `--all` it is left out."""
     if orders[0][1].do not in NOT_IN_PROGRAM:
         return orders
     everyone = {each.id: each for each in invocation.storage.workers()}
-    able: list[tuple[WorkerInfo, Order]] = []
+    able: list[tuple[WorkerInfo, ForemanOrder]] = []
     for to, order in orders:
         try:
-            refuse_to_pool(to if to.subject is Subject.FOREMAN else everyone.get(to.foreman or ""), order.do)
+            refuse_in_program(to if to.subject is Subject.FOREMAN else everyone.get(to.foreman or ""), order.do)
         except BadValue as refusal:
             if len(orders) == 1 or not whom.everybody:
                 raise
@@ -269,17 +270,17 @@ def _without_pools(
     return able
 
 
-def _are_meant(orders: Sequence[tuple[WorkerInfo, Order]]) -> bool:
+def _are_meant(orders: Sequence[tuple[WorkerInfo, ForemanOrder]]) -> bool:
     names = "".join(f"\n  {escape(name_of(to))}" for to, _ in orders)
     deed = f"{orders[0][1].do} {len(orders)} of them"
     return is_sure(f"{deed}:{names}", f"will not {deed} without being sure")
 
 
-def _give(storage: Storage, to: WorkerInfo, order: Order, by: str | None) -> Given:
+def _give(storage: Storage, to: WorkerInfo, order: ForemanOrder, by: str | None) -> Given:
     """Leave the order for the foreman, who is the one that hears."""
     foreman = to.id if to.subject is Subject.FOREMAN else to.foreman
     if to.subject is not Subject.FOREMAN:
-        order = Order(order.do, worker=to.id, now=order.now)
+        order = ForemanOrder(order.do, worker=to.id, now=order.now)
     number = None if foreman is None else give_order(storage, foreman, order, by=by)
     if foreman is None or number is None:
         raise CommandError(f"{name_of(to)} has no foreman, who could hear it", ExitCode.UNSUCCESSFUL)
@@ -310,14 +311,14 @@ def _tell(invocation: Invocation, given: Given, is_followed: bool, patience: int
         say(f"{escape(name_of(given.to))} was asked, and has not answered within {span_text(patience)}")
         return
     done = _DONE[given.order.do]
-    if given.order.do is Do.SCALE:
+    if given.order.do is ForemanAction.SCALE:
         done = _scaled_text(given.order)
     elif given.order.now:
         done = "stops at once"
     say(f"{escape(name_of(given.to))} {done}")
 
 
-def _scaled_text(order: Order) -> str:
+def _scaled_text(order: ForemanOrder) -> str:
     slots = "" if order.slots is None else count_text(order.slots, "slot")
     if order.most is None:
         return f"gives its workers {slots} each"

@@ -19,9 +19,8 @@ import msgspec
 
 from packhorse.core.clock import to_datetime
 from packhorse.core.errors import BadValue, did_you_mean
-from packhorse.monitor.job_text import cut
 from packhorse.monitor.serializers import iso
-from packhorse.monitor.text import span_text
+from packhorse.monitor.text import shorten, span_text
 
 # Control characters, and those that turn the direction of writing around: a terminal would obey them.
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -243,4 +242,4 @@ def fit_line(before: str, text: str) -> str:
     if not sys.stdout.isatty():
         return text
     used = len(unpainted(before))
-    return cut(text, max(terminal_size().columns - used - 1, _LEAST))
+    return shorten(text, max(terminal_size().columns - used - 1, _LEAST))

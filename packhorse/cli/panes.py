@@ -20,9 +20,8 @@ from packhorse.cli.workers import holds_of
 from packhorse.client.app import Packhorse
 from packhorse.core.event import Subject
 from packhorse.core.job import HELD, Job, State
-from packhorse.monitor.job_text import call_text, remark, try_text
-from packhorse.monitor.presence import busy_slots, is_alive, presence_of
-from packhorse.monitor.text import span_text
+from packhorse.monitor.liveness import busy_slots, is_alive, presence_of
+from packhorse.monitor.text import attempt_text, call_text, note_text, span_text
 from packhorse.storage.records import Filter, Span
 
 _MOST = 500
@@ -91,10 +90,10 @@ class Running(Pane):
                 [
                     short_id(job.id),
                     _span(job.started_at, looked),
-                    try_text(looked.client.effective_job(job)),
+                    attempt_text(looked.client.effective_job(job)),
                     job.queue,
                     call_text(job),
-                    remark(job),
+                    note_text(job),
                     short_owner(job.owner or ""),
                 ],
                 (job.started_at or 0, job.task, job.owner or ""),

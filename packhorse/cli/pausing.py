@@ -15,8 +15,7 @@ from packhorse.cli.options import Function, by_option, command, span_option, wit
 from packhorse.cli.output import escape, say
 from packhorse.cli.where import check_queue, check_task
 from packhorse.core.clock import SECOND
-from packhorse.monitor.pause_text import pause_text
-from packhorse.monitor.text import count_text, span_text
+from packhorse.monitor.text import count_text, pause_text, span_text
 
 
 def on_queues(function: Function) -> Function:

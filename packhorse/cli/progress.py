@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from packhorse.cli.output import escape, paint, say, terminal_size
-from packhorse.monitor.job_text import cut
+from packhorse.monitor.text import shorten
 
 _WIDTH = 24
 
@@ -55,4 +55,4 @@ def _fitting(text: str, most: int) -> str:
     """The beginning of a text, of so many signs at most."""
     if len(text) <= most:
         return text
-    return cut(text, most - 1) if most > 0 else ""
+    return shorten(text, most - 1) if most > 0 else ""

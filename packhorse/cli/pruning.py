@@ -12,8 +12,8 @@ from packhorse.cli.options import command, span_option
 from packhorse.cli.output import say
 from packhorse.cli.progress import ProgressLine
 from packhorse.core.job import FINAL, State
-from packhorse.monitor.filter_words import find_all
-from packhorse.monitor.retention import retention
+from packhorse.monitor.actions import retention
+from packhorse.monitor.filters import find_all
 from packhorse.monitor.text import count_text
 from packhorse.storage import Storage
 from packhorse.storage.records import EventFilter, Filter, Pruned, Retention

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from packhorse.cli.failing import CommandError, ExitCode
 from packhorse.core.clock import now
-from packhorse.monitor.presence import is_alive
+from packhorse.monitor.liveness import is_alive
 from packhorse.monitor.text import count_text
 from packhorse.storage.backup import BESIDE, back_up
 from packhorse.storage.records import WorkerInfo

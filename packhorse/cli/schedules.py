@@ -14,8 +14,8 @@ from packhorse.cli.table import Column, print_table
 from packhorse.client.schedule import find_schedule
 from packhorse.core.clock import from_datetime
 from packhorse.core.errors import BadValue
-from packhorse.monitor.schedules import late_by, shown_schedule, words_and_slots
-from packhorse.monitor.serializers import iso
+from packhorse.monitor.schedules import describe_schedule, late_by
+from packhorse.monitor.serializers import iso, shown_schedule
 from packhorse.monitor.text import span_text
 from packhorse.storage.records import ScheduleInfo
 
@@ -55,7 +55,7 @@ def _print_schedules(invocation: Invocation, found: Sequence[ScheduleInfo], now:
     ]
     rows = []
     for schedule in found:
-        says, slots = words_and_slots(schedule, now, 1)
+        says, slots = describe_schedule(schedule, now, 1)
         rows.append(
             [
                 schedule.name,
@@ -122,7 +122,7 @@ def _list_slots(invocation: Invocation, name: str, number: int) -> None:
     if number > _MOST_SLOTS:
         raise BadValue(f"-n {number} is more slots than anybody reads", hint=f"{_MOST_SLOTS:,} is the most")
     found, shown = find_schedule(invocation.storage, name), invocation.shown
-    says, slots = words_and_slots(found, shown.now, number)
+    says, slots = describe_schedule(found, shown.now, number)
     if invocation.as_json:
         for at in slots:
             invocation.print_json({"at": iso(at)})

@@ -28,14 +28,13 @@ from packhorse.client.job import JobHandle, job_failed
 from packhorse.core.clock import MINUTE, SECOND, from_datetime
 from packhorse.core.codec import Signature
 from packhorse.core.errors import BadURL, JobFailed, StorageError, TaskNotFound, did_you_mean
-from packhorse.core.failure import Failure
 from packhorse.core.job import COMPLETED, DEAD, FINAL, WAITING, Job
+from packhorse.core.outcome import Failure
 from packhorse.core.task import TaskOptions
-from packhorse.monitor.job_text import call_text, cut, error_line, state_text
-from packhorse.monitor.presence import has_free_slot, presence_of
+from packhorse.monitor.liveness import has_free_slot, presence_of
 from packhorse.monitor.serializers import job_fields, plain_fields, stored_json
-from packhorse.monitor.served_queues import words_in
-from packhorse.monitor.text import count_text, span_text
+from packhorse.monitor.served_queues import strings_in
+from packhorse.monitor.text import call_text, count_text, error_line, shorten, span_text, state_text
 from packhorse.storage import BATCH, Storage
 from packhorse.storage.records import WorkerInfo
 
@@ -281,7 +280,7 @@ def _announced(storage: Storage, name: str) -> tuple[bool, str | None]:
 
 def _target_of(workers: Sequence[WorkerInfo], task: str) -> str | None:
     """The app of a foreman whose workers know this task."""
-    foremen = {worker.foreman for worker in workers if task in words_in(worker.info.get("tasks"))}
+    foremen = {worker.foreman for worker in workers if task in strings_in(worker.info.get("tasks"))}
     targets = (each.info.get("target") for each in workers if each.id in foremen)
     return next((target for target in targets if isinstance(target, str)), None)
 
@@ -310,7 +309,7 @@ def _some(names: list[str]) -> str:
 def _tell_sent(invocation: Invocation, asked: Asked, handle: JobHandle[Any], client: Packhorse) -> None:
     job = handle.record
     word = "enqueued" if handle.is_new else f"nothing new was enqueued: already {job.state}"
-    call = cut(escape(call_text(job)), 100)
+    call = shorten(escape(call_text(job)), 100)
     invocation.note(f"{paint(word, 'green', err=True)} {call} in queue {job.queue}")
     at = asked.options.get("at")
     if handle.is_new and at is not None and from_datetime(at) < job.created_at:
@@ -389,4 +388,4 @@ def _show_ended(invocation: Invocation, job: Job) -> None:
         return
     shown_id = short_id(job.id) if invocation.shown.is_terminal else job.id
     rest = _result_text(job) if job.state is COMPLETED else escape(error_line(job))
-    say(f"{shown_id}  {paint(f'{job.state:<9}', state_style(state_text(job)))}  {job.task}  {cut(rest, 200)}")
+    say(f"{shown_id}  {paint(f'{job.state:<9}', state_style(state_text(job)))}  {job.task}  {shorten(rest, 200)}")

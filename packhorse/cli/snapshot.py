@@ -15,15 +15,24 @@ from packhorse.core.clock import HOUR, MINUTE, SECOND
 from packhorse.core.event import Subject
 from packhorse.core.job import HELD, WAITING, State
 from packhorse.core.settings import Settings
-from packhorse.monitor.idleness import Idle, Idler, idle_text, idlers, remedy, takers
-from packhorse.monitor.measures import Measured, measured
-from packhorse.monitor.pause_text import pause_text
-from packhorse.monitor.presence import busy_slots, crews_lost, is_alive, lost_text
-from packhorse.monitor.served_queues import Unserved, tasks_by_queue, why_unserved
-from packhorse.monitor.text import count_text, significant, span_text
+from packhorse.monitor.liveness import (
+    IdleForeman,
+    IdleReason,
+    accepting_workers,
+    busy_slots,
+    group_processes,
+    group_text,
+    idle_foremen,
+    idle_text,
+    is_alive,
+    resume_command,
+)
+from packhorse.monitor.served_queues import UnservedReason, tasks_by_queue, why_unserved
+from packhorse.monitor.stats import RunStats, run_stats
+from packhorse.monitor.text import count_text, pause_text, significant, span_text
 from packhorse.storage import Storage
-from packhorse.storage.moving import Move, Stage, closed
 from packhorse.storage.records import Health, Point, QueueInfo, Span, WorkerInfo
+from packhorse.storage.transfer import Move, Stage, closed
 
 _LATELY = 5  # minutes over which rates are taken
 _BARS = 10
@@ -53,7 +62,7 @@ class Snapshot(msgspec.Struct, frozen=True, dict=True):
     move: Move | None = None
     tasks_of: Mapping[str, Collection[str]] = {}  # of the unfinished jobs in each queue
 
-    def lack(self, queue: str) -> Unserved | None:
+    def lack(self, queue: str) -> UnservedReason | None:
         """Why none of the workers that are alive takes jobs from this queue, if it is so."""
         return why_unserved(self.alive(Subject.WORKER), queue, self.tasks_of.get(queue, ()))
 
@@ -62,14 +71,14 @@ class Snapshot(msgspec.Struct, frozen=True, dict=True):
         return [each for each in self.workers if each.subject is subject and is_alive(each, self.now, self.lease)]
 
     @property
-    def idlers(self) -> list[Idler]:
+    def idlers(self) -> list[IdleForeman]:
         """The foremen that are alive and take no jobs."""
-        return idlers(self.workers, self.now, self.lease)
+        return idle_foremen(self.workers, self.now, self.lease)
 
     @property
     def takers(self) -> list[WorkerInfo]:
         """The workers that are alive and take jobs."""
-        return takers(self.workers, self.now, self.lease)
+        return accepting_workers(self.workers, self.now, self.lease)
 
     @property
     def waiting(self) -> int:
@@ -91,9 +100,9 @@ class Snapshot(msgspec.Struct, frozen=True, dict=True):
         return busy_slots(crew, running=running, held=held), sum(worker.concurrency for worker in crew)
 
     @property
-    def last_hour(self) -> Measured:
+    def last_hour(self) -> RunStats:
         """What the attempts of the last hour came to."""
-        return measured(point for point in self.points if point.at > self.now - HOUR)
+        return run_stats(point for point in self.points if point.at > self.now - HOUR)
 
     def flow(self, queue: str) -> Flow:
         """What goes through this queue."""
@@ -194,22 +203,22 @@ def _about_crew(snapshot: Snapshot) -> Iterator[Notice]:
         else:
             yield Notice(f"no worker is running yet, and {waits}", "packhorse workers")
     for each in idle:
-        if each.idle is not Idle.STOPPING:
+        if each.idle is not IdleReason.STOPPING:
             yield Notice(idle_text([each]), _hint([each]))
 
 
-def _hint(idle: Sequence[Idler]) -> str:
-    if order := remedy(idle):
+def _hint(idle: Sequence[IdleForeman]) -> str:
+    if order := resume_command(idle):
         return order
-    return "look into its log" if any(each.idle is Idle.UNHEALTHY for each in idle) else "packhorse work"
+    return "look into its log" if any(each.idle is IdleReason.UNHEALTHY for each in idle) else "packhorse work"
 
 
 def _about_silence(snapshot: Snapshot, *, is_somebody_there: bool) -> Iterator[Notice]:
     silent = [each for each in snapshot.workers if not is_alive(each, snapshot.now, snapshot.lease)]
     if not silent:
         return
-    lost = crews_lost(silent)
-    who = lost_text(lost[0]) if len(lost) == 1 else count_text(len(silent), "process", "processes")
+    lost = group_processes(silent)
+    who = group_text(lost[0]) if len(lost) == 1 else count_text(len(silent), "process", "processes")
     hosts = "" if len(lost) == 1 else f" on {', '.join(sorted({each.host for each in silent})[:3])}"
     since = span_text(snapshot.now - lost[0].silent_since)
     held = sum(number_in(queue, HELD) for queue in snapshot.queues)
@@ -221,7 +230,7 @@ def _about_silence(snapshot: Snapshot, *, is_somebody_there: bool) -> Iterator[N
     yield Notice(f"{who}{hosts} fell silent {since} ago; {rest}", hint)
 
 
-def _about_queue(snapshot: Snapshot, queue: QueueInfo, lack: Unserved | None) -> Iterator[Notice]:
+def _about_queue(snapshot: Snapshot, queue: QueueInfo, lack: UnservedReason | None) -> Iterator[Notice]:
     queued = queue.counts.get(State.QUEUED, 0)
     if queue.is_paused:
         since = f" for {span_text(snapshot.now - (queue.paused_at or 0))} now"

@@ -8,7 +8,7 @@ from packhorse.cli.options import command
 from packhorse.cli.ordering import Whom, chosen_ones, name_of, on_workers
 from packhorse.cli.output import escape, paint, say
 from packhorse.cli.watching import looks
-from packhorse.monitor.stacks import ask_for_stacks, crew_of, have_answered, stacks_of
+from packhorse.monitor.stacks import ask_for_stacks, have_answered, stacks_of, workers_of
 from packhorse.monitor.text import span_text
 from packhorse.storage.records import WorkerInfo
 
@@ -28,11 +28,11 @@ def stacks(invocation: Invocation, whom: Whom) -> int:
         asked.append((to, number))
     for _ in looks(whom.patience):
         everybody = storage.workers()
-        if all(have_answered(crew_of(to, everybody), number) for to, number in asked):
+        if all(have_answered(workers_of(to, everybody), number) for to, number in asked):
             break
     silent = 0
     for to, number in asked:
-        crew = crew_of(to, everybody)
+        crew = workers_of(to, everybody)
         if not crew:
             invocation.note(f"{name_of(to)} has no workers just now")
         for worker in crew:

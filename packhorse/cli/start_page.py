@@ -11,7 +11,7 @@ from packhorse.core.errors import PackhorseError
 from packhorse.core.event import Subject
 from packhorse.core.job import HELD, WAITING, State
 from packhorse.core.version import __version__
-from packhorse.monitor.presence import is_alive
+from packhorse.monitor.liveness import is_alive
 
 # The first five of these that there are.
 _FIRST = ("demo", "dev", "work", "run", "status", "jobs", "enqueue", "job", "queues")

@@ -17,12 +17,21 @@ from packhorse.cli.table import Column, print_table
 from packhorse.cli.where import check_queue, check_task
 from packhorse.core.clock import DAY, MINUTE, SECOND
 from packhorse.core.errors import BadValue
-from packhorse.monitor.measures import Measured, bounded, by_queue, by_task, measured
-from packhorse.monitor.operation_times import said_by, together
-from packhorse.monitor.presence import is_alive
+from packhorse.monitor.liveness import is_alive
 from packhorse.monitor.serializers import operation_fields
+from packhorse.monitor.stats import (
+    RunStats,
+    counts_since,
+    ended_attempts,
+    midnight_before,
+    percentile_bound,
+    reported_operations,
+    run_stats,
+    stats_by_queue,
+    stats_by_task,
+    total_operation_times,
+)
 from packhorse.monitor.text import count_text, per_second_text, share_text, significant, span_text
-from packhorse.monitor.totals import ended, midnight_before, today_of
 from packhorse.storage import Storage
 from packhorse.storage.records import Point, Span
 
@@ -76,7 +85,7 @@ def stats(invocation: Invocation, about: str | None, by: str, length: int, queue
     since = max(invocation.storage.now() - length, 0)
     found = invocation.storage.series(span, queue=queue, task=task)
     points = [point for point in found if point.at + span.level.width > since]
-    groups = sorted((by_task if by == "task" else by_queue)(points).items(), key=lambda item: -item[1].ran)
+    groups = sorted((stats_by_task if by == "task" else stats_by_queue)(points).items(), key=lambda item: -item[1].ran)
     if invocation.as_json:
         for name, each in groups:
             whole = sum(other.ran for _, other in groups)
@@ -95,7 +104,7 @@ def _print_storage_times(invocation: Invocation) -> None:
     """As they told it themselves: this process has hardly asked anything yet."""
     now, lease = invocation.storage.now(), invocation.settings.lease
     alive = [each for each in invocation.storage.workers() if is_alive(each, now, lease)]
-    found = together(alive)
+    found = total_operation_times(alive)
     if invocation.as_json:
         for each in found:
             invocation.print_json(operation_fields(each))
@@ -103,7 +112,7 @@ def _print_storage_times(invocation: Invocation) -> None:
         invocation.note("No worker is there to tell how its calls go. How it is from here: packhorse storage")
     else:
         print_times(found)
-        told = sum(bool(said_by(each)) for each in alive)
+        told = sum(bool(reported_operations(each)) for each in alive)
         rest = f"as {count_text(told, 'worker')} told; WAIT is contention, RUN is load"
         invocation.note(paint(rest, "dim", err=True))
 
@@ -121,12 +130,14 @@ def _remark(length: int, span: Span) -> str:
 def _since_ever(storage: Storage, two_days: Sequence[Point] | None) -> str:
     """How many attempts ended, and failed, since ever and today."""
     two_days = storage.series(Span.TWO_DAYS) if two_days is None else two_days
-    today = today_of(two_days, midnight_before(storage.now()))
+    today = counts_since(two_days, midnight_before(storage.now()))
     told = (("since ever", storage.totals()), ("today", today))
-    return "; ".join(f"{word} {ended(counts):,} ended, {counts.get('failed', 0):,} failed" for word, counts in told)
+    return "; ".join(
+        f"{word} {ended_attempts(counts):,} ended, {counts.get('failed', 0):,} failed" for word, counts in told
+    )
 
 
-def _fields(by: str, name: str, each: Measured, length: int, whole: float) -> dict[str, Any]:
+def _fields(by: str, name: str, each: RunStats, length: int, whole: float) -> dict[str, Any]:
     return {
         "by": by,
         "name": name,
@@ -137,8 +148,8 @@ def _fields(by: str, name: str, each: Measured, length: int, whole: float) -> di
     }
 
 
-def _print_stats(by: str, groups: Sequence[tuple[str, Measured]], points: Sequence[Point], length: int) -> None:
-    whole = measured(points)
+def _print_stats(by: str, groups: Sequence[tuple[str, RunStats]], points: Sequence[Point], length: int) -> None:
+    whole = run_stats(points)
     columns = [
         Column(by.upper(), flexible=True),
         Column("RUNS", right=True),
@@ -161,7 +172,7 @@ def _print_stats(by: str, groups: Sequence[tuple[str, Measured]], points: Sequen
     print_table(columns, rows)
 
 
-def _stats_row(name: str, each: Measured, whole: Measured, length: int) -> list[str]:
+def _stats_row(name: str, each: RunStats, whole: RunStats, length: int) -> list[str]:
     return [
         name,
         f"{each.runs:,}",
@@ -185,7 +196,7 @@ def percentile_text(percentile: float | None) -> str:
     """A percentile: "1.2s", "≤1ms"; or a dash."""
     if percentile is None:
         return "-"
-    sign, duration = bounded(percentile)
+    sign, duration = percentile_bound(percentile)
     if duration < 10:  # its two digits, where a span would have whole milliseconds
         return f"{sign}{duration:g}s" if duration >= 1 else f"{sign}{significant(1_000 * duration)}ms"
     return f"{sign}{time_text(duration)}"

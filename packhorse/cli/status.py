@@ -21,8 +21,8 @@ from packhorse.core.clock import SECOND
 from packhorse.core.event import Subject
 from packhorse.core.job import HELD, State
 from packhorse.monitor.serializers import queue_fields
+from packhorse.monitor.stats import counts_since, midnight_before, totals_of
 from packhorse.monitor.text import count_text, per_second_text, share_text, size_text, span_text
-from packhorse.monitor.totals import midnight_before, today_of, totals_of
 from packhorse.storage.records import QueueInfo, Span
 
 _CLEAR = "\x1b[H\x1b[2J\x1b[3J"
@@ -75,7 +75,7 @@ def status_fields(invocation: Invocation, snapshot: Snapshot) -> dict[str, Any]:
         snapshot.queues,
         snapshot.workers,
         storage.totals(),
-        today_of(storage.series(Span.TWO_DAYS), midnight_before(snapshot.now)),
+        counts_since(storage.series(Span.TWO_DAYS), midnight_before(snapshot.now)),
         failure_kinds=len(storage.failures(limit=500)),
         schedules=len(storage.schedules()),
     )

@@ -28,12 +28,12 @@ from packhorse.cli.where import check_queue, check_task, warn_unserved
 from packhorse.client.job import JobHandle
 from packhorse.core.clock import SECOND
 from packhorse.core.errors import WrongState
-from packhorse.core.failure import Failure
 from packhorse.core.job import FINAL, HELD, WAITING, Job, Operation, State, is_legal
+from packhorse.core.outcome import Failure
 from packhorse.core.task import TaskOptions, check_name
-from packhorse.monitor.job_text import call_text, cut
 from packhorse.monitor.serializers import steered_fields
-from packhorse.monitor.why import still_goes_on
+from packhorse.monitor.text import call_text, shorten
+from packhorse.monitor.why import still_running_text
 from packhorse.storage import Storage
 from packhorse.storage.records import Seen, Steered
 
@@ -210,7 +210,7 @@ def _steer_one(invocation: Invocation, action: Action, chosen: Chosen, by: str |
         action.to_one(handle, by)
     except WrongState as error:
         if action.already and record.state in action.states and not invocation.as_json:
-            say(f"{action.already}: {cut(escape(call_text(record)), 120)}")
+            say(f"{action.already}: {shorten(escape(call_text(record)), 120)}")
             return ExitCode.OK
         error.hint = _advice(action.operation, record) or error.hint
         raise
@@ -219,7 +219,7 @@ def _steer_one(invocation: Invocation, action: Action, chosen: Chosen, by: str |
         answer = Steered(job_id, True, after.state if after else record.state)
         invocation.print_json(steered_fields(action.operation, answer))
     else:
-        say(f"{_done_to_one(action, after)}: {cut(escape(call_text(record)), 120)}")
+        say(f"{_done_to_one(action, after)}: {shorten(escape(call_text(record)), 120)}")
     _tell_what_goes_on(invocation, action, record)
     return ExitCode.OK
 
@@ -239,7 +239,7 @@ def _steer_only(invocation: Invocation, action: Action, chosen: Chosen, by: str 
     if invocation.as_json:
         invocation.print_json(steered_fields(action.operation, answer))
     else:
-        say(f"{_words_for(action, outcome)}: {cut(escape(call_text(record)), 120)}")
+        say(f"{_words_for(action, outcome)}: {shorten(escape(call_text(record)), 120)}")
     if answer.changed:
         _tell_what_goes_on(invocation, action, record)
     return ExitCode.OK if outcome in _DONE else ExitCode.UNSUCCESSFUL
@@ -249,7 +249,7 @@ def _tell_what_goes_on(invocation: Invocation, action: Action, record: Job) -> N
     is_again = action.operation in (Operation.RETRY, Operation.FORCE_START)
     if not is_again or Failure.goes_on_in(record.error) is None:
         return
-    if beside := still_goes_on(record, invocation.storage.now(), invocation.storage.workers()):
+    if beside := still_running_text(record, invocation.storage.now(), invocation.storage.workers()):
         invocation.note(f"it waits: {beside}")
 
 

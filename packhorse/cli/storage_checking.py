@@ -14,7 +14,7 @@ from packhorse.cli.options import command
 from packhorse.cli.output import escape, escape_lines, paint, say
 from packhorse.cli.progress import ProgressLine
 from packhorse.conformance.subject import subject_of
-from packhorse.core.clock import TurnedClock
+from packhorse.core.clock import ManualClock
 
 if TYPE_CHECKING:
     from packhorse.conformance.running import Broken, Result
@@ -45,7 +45,7 @@ def storage_check(invocation: Invocation, storage: str, only: str) -> int:
         raise CommandError("the checks need pytest, which is not installed", ExitCode.USAGE, hint=hint) from error
 
     subject = subject_of(storage)
-    subject.try_out(TurnedClock())
+    subject.try_out(ManualClock())
     watch = _Watch(quiet=invocation.quiet or invocation.as_json)
     try:
         result = run_suite(subject, only=only, tell=watch)

@@ -15,9 +15,9 @@ from packhorse.cli.output import escape, paint, print_pairs, say
 from packhorse.cli.target import option_or_source
 from packhorse.core.clock import SECOND
 from packhorse.core.errors import StorageError
-from packhorse.monitor.connection_totals import ConnectionTotals, connection_totals
-from packhorse.monitor.presence import is_alive
+from packhorse.monitor.liveness import is_alive
 from packhorse.monitor.serializers import HealthFields, health_fields
+from packhorse.monitor.stats import ConnectionTotals, connection_totals
 from packhorse.monitor.text import count_text, fact_text, significant, size_text
 from packhorse.storage import Storage
 from packhorse.storage.records import Health

@@ -14,10 +14,9 @@ from packhorse.cli.output import Shown, escape, unless_nought
 from packhorse.cli.stats import percentile_text
 from packhorse.cli.table import Column, print_table
 from packhorse.core.job import HELD, WAITING, State
-from packhorse.monitor.job_text import cut
-from packhorse.monitor.measures import Measured, by_task
 from packhorse.monitor.serializers import iso, task_fields
-from packhorse.monitor.text import size_text, span_text
+from packhorse.monitor.stats import RunStats, stats_by_task
+from packhorse.monitor.text import shorten, size_text, span_text
 from packhorse.storage.records import Point, Span, Tally, TaskInfo
 
 TASK_COLUMNS = (
@@ -39,7 +38,7 @@ class Known(NamedTuple):
 
     task: TaskInfo
     counts: Counter[State]
-    measured: Measured
+    measured: RunStats
 
 
 @command("tasks", "packhorse tasks", "packhorse tasks --json | jq -r 'select(.announced_at | not) | .name'", pages=True)
@@ -67,8 +66,8 @@ def known_tasks(tasks: Sequence[TaskInfo], tallies: Sequence[Tally], points: Seq
     counts: dict[str, Counter[State]] = {task.name: Counter() for task in tasks}
     for tally in tallies:
         counts.setdefault(tally.task, Counter())[tally.state] += tally.number
-    of = by_task(points)
-    return [Known(task, counts[task.name], of.get(task.name, Measured())) for task in tasks]
+    of = stats_by_task(points)
+    return [Known(task, counts[task.name], of.get(task.name, RunStats())) for task in tasks]
 
 
 def _print_tasks(invocation: Invocation, found: Sequence[Known]) -> None:
@@ -81,7 +80,7 @@ def _print_tasks(invocation: Invocation, found: Sequence[Known]) -> None:
         columns = [*TASK_COLUMNS, Column("ANNOUNCED")]
         print_table(columns, [[*row, at] for row, at in zip(rows, announced, strict=True)])
     if unknown := [each.task.name for each in found if each.task.announced_at is None]:
-        names = ", ".join(cut(escape(name), 20) for name in unknown[:2]) + (" …" if len(unknown) > 2 else "")
+        names = ", ".join(shorten(escape(name), 20) for name in unknown[:2]) + (" …" if len(unknown) > 2 else "")
         invocation.note(f"? No worker knows {names}")
 
 

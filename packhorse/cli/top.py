@@ -28,8 +28,8 @@ from packhorse.client.app import Packhorse
 from packhorse.core.clock import SECOND
 from packhorse.core.errors import PackhorseError, StorageError
 from packhorse.core.job import HELD, UNFINISHED
-from packhorse.storage.moving import problems
 from packhorse.storage.records import Filter
+from packhorse.storage.transfer import problems
 
 _REVERSE, _PLAIN = "\x1b[7m", "\x1b[0m"
 _FASTEST, _SLOWEST = 0.25, 60.0

@@ -15,11 +15,10 @@ from packhorse.cli.progress import ProgressLine
 from packhorse.client.app import Packhorse
 from packhorse.core.clock import SECOND
 from packhorse.core.errors import JobNotFound, WaitTimeout
-from packhorse.core.failure import Failure
 from packhorse.core.job import FINAL, WAITING, Job, State
-from packhorse.monitor.job_text import error_line
+from packhorse.core.outcome import Failure
 from packhorse.monitor.serializers import event_fields, log_fields
-from packhorse.monitor.text import span_text
+from packhorse.monitor.text import error_line, span_text
 from packhorse.storage.records import EventFilter, LogKind, LogLine
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.2

@@ -13,8 +13,8 @@ from packhorse.core.clock import to_datetime
 from packhorse.core.errors import JobNotFound, did_you_mean
 from packhorse.core.event import Kind, Subject
 from packhorse.core.job import Job
-from packhorse.monitor.id_part import SHORTEST, SURE, WHOLE, jobs_with_part
-from packhorse.monitor.presence import is_alive
+from packhorse.monitor.filters import SHORTEST_PART, UNIQUE_PART, WHOLE_ID, find_by_id_part
+from packhorse.monitor.liveness import is_alive
 from packhorse.monitor.served_queues import tasks_by_queue, why_unserved
 from packhorse.storage import Storage
 from packhorse.storage.records import EventFilter
@@ -42,17 +42,19 @@ def find_job(storage: Storage, part: str, *, is_shown: bool = False) -> Job:
     if job is not None:
         return job
     wanted = part.strip().lower()
-    if len(wanted) >= WHOLE:
+    if len(wanted) >= WHOLE_ID:
         raise gone(storage, part)
-    if len(wanted) < SHORTEST:
+    if len(wanted) < SHORTEST_PART:
         raise CommandError(
-            f"there is no job {part}", ExitCode.NOT_FOUND, hint=f"a part of an id has at least {SHORTEST} characters"
+            f"there is no job {part}",
+            ExitCode.NOT_FOUND,
+            hint=f"a part of an id has at least {SHORTEST_PART} characters",
         )
-    if is_shown and len(wanted) >= SURE:
-        first, _ = jobs_with_part(storage, wanted, _PATIENCE, enough=1)
+    if is_shown and len(wanted) >= UNIQUE_PART:
+        first, _ = find_by_id_part(storage, wanted, _PATIENCE, enough=1)
         if len(first) == 1:
             return first[0]
-    found, is_all = jobs_with_part(storage, wanted, _PATIENCE)
+    found, is_all = find_by_id_part(storage, wanted, _PATIENCE)
     if not is_all:
         raise CommandError(
             f"there are too many jobs to look for {wanted}", ExitCode.NOT_FOUND, hint="give the whole id"

@@ -14,11 +14,10 @@ from packhorse.cli.output import Shown, escape, paint, short_owner, unless_nough
 from packhorse.cli.table import Column, print_table
 from packhorse.core.event import Subject
 from packhorse.core.job import HELD, WAITING, State
-from packhorse.monitor.job_text import cut
-from packhorse.monitor.presence import Presence, crews_lost, is_alive, lost_text, presence_of
+from packhorse.monitor.liveness import Presence, group_processes, group_text, is_alive, presence_of
 from packhorse.monitor.serializers import worker_fields
-from packhorse.monitor.served_queues import served_by
-from packhorse.monitor.text import count_text, span_text
+from packhorse.monitor.served_queues import queues_served_by
+from packhorse.monitor.text import count_text, shorten, span_text
 from packhorse.storage import BATCH, Storage
 from packhorse.storage.records import Filter, WorkerInfo
 
@@ -77,12 +76,12 @@ def holds_of(storage: Storage, states: frozenset[State] = HELD) -> Counter[str |
 
 
 def _tell_gone(invocation: Invocation, presence: Presence, holds: Counter[str | None]) -> None:
-    lost, shown = crews_lost(presence.gone), invocation.shown
+    lost, shown = group_processes(presence.gone), invocation.shown
     for each in lost[:_MOST_TOLD]:
         at = each.silent_since
         since = f"{span_text(shown.now - at)} ago" if shown.is_terminal else shown.time(at)
         held = count_text(each.held(holds), "job") if each.held(holds) else "nothing"
-        told = f"{lost_text(each)} fell silent {since}, and held {held}"
+        told = f"{group_text(each)} fell silent {since}, and held {held}"
         invocation.note(f"{paint('!', 'yellow', err=True)} {escape(told)}")
     if len(lost) > _MOST_TOLD:
         invocation.note(f"… and {len(lost) - _MOST_TOLD:,} more: packhorse workers --gone")
@@ -135,8 +134,8 @@ def _print_workers(shown: Shown, found: Sequence[WorkerInfo], holds: Counter[str
                 shown.age(worker.joined_at),
                 _beat(worker, shown, lease),
                 *([_state(worker, shown, lease)] if has_states else []),
-                *([cut(worker.code_version or "", 40)] if has_versions else []),
-                ", ".join(served_by(worker)),
+                *([shorten(worker.code_version or "", 40)] if has_versions else []),
+                ", ".join(queues_served_by(worker)),
             ]
         )
     print_table(columns, rows)

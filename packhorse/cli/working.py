@@ -24,7 +24,7 @@ from packhorse.client.app import Packhorse
 from packhorse.client.app_loader import find_target, load_app
 from packhorse.core.errors import BadValue, StorageError
 from packhorse.core.job import QUEUED
-from packhorse.core.settings import Settings, Size, reload_settings
+from packhorse.core.settings import Settings, SizeSetting, reload_settings
 from packhorse.core.task import RegisteredTask
 from packhorse.core.version import __version__
 from packhorse.foreman import Foreman
@@ -35,10 +35,10 @@ from packhorse.foreman.death import frozen_workers, kill_workers
 from packhorse.foreman.pulse import Callee
 from packhorse.foreman.signals import Signals
 from packhorse.foreman.size import most_workers
-from packhorse.monitor.served_queues import is_chosen, parse_choice
+from packhorse.monitor.served_queues import matches_patterns, parse_queue_patterns
 from packhorse.monitor.text import count_text
 from packhorse.storage import open_storage
-from packhorse.storage.moving import closed
+from packhorse.storage.transfer import closed
 from packhorse.worker.logging import LOG_FORMATS, formatter_of
 from packhorse.worker.resident import can_be_known
 
@@ -47,7 +47,7 @@ log = logging.getLogger("packhorse")
 
 def _size(ctx: click.Context, parameter: click.Parameter, value: str | None) -> object:
     """Bytes, or a number with its unit."""
-    return None if value is None else Size(1 << 20, 1 << 50).read("--max-rss", value)
+    return None if value is None else SizeSetting(1 << 20, 1 << 50).read("--max-rss", value)
 
 
 log_format_option = click.option(
@@ -111,10 +111,10 @@ def _left_in_others(app: Packhorse, queues: str | None) -> str:
     """What follows the end of a burst: how many jobs are in line in queues that `--queues` leaves out."""
     left: Counter[str] = Counter()
     if queues is not None:
-        choice = parse_choice(queues)
+        choice = parse_queue_patterns(queues)
         with contextlib.suppress(StorageError):  # what ran was told in any case
             for queue in app.storage.queues():
-                left[queue.name] += 0 if is_chosen(queue.name, choice) else queue.counts.get(QUEUED, 0)
+                left[queue.name] += 0 if matches_patterns(queue.name, choice) else queue.counts.get(QUEUED, 0)
     names = [name for name, number in left.most_common() if number]
     if not names:
         return ""
@@ -261,7 +261,7 @@ def announce_again(app: Packhorse, order: str | None) -> None:
 def _queues(app: Packhorse, text: str) -> list[str]:
     """The queues that were named. The user is told of names and patterns that fit no queue of a task, and none that a
     job was ever put in: they may be written wrong, and are served all the same."""
-    named = parse_choice(text)
+    named = parse_queue_patterns(text)
     own = {task.queue for task in app.registry}
     if strange := _fitting_none(named, own):
         try:
@@ -272,13 +272,15 @@ def _queues(app: Packhorse, text: str) -> list[str]:
             known = ", ".join(sorted(own | stored)[:8]) or "none"
             log.warning("there is no queue %s yet; the queues are %s", ", ".join(unknown), known)
         for stem in (word.removesuffix(".*") for word in unknown if word.endswith(".*")):
-            if stem in own | stored and not is_chosen(stem, named):
+            if stem in own | stored and not matches_patterns(stem, named):
                 log.warning("%s.* does not fit the queue %s: --queues '%s,%s.*' serves both", stem, stem, stem, stem)
     return named
 
 
 def _fitting_none(words: list[str], queues: set[str]) -> list[str]:
-    return [word for word in words if word not in queues and not any(is_chosen(queue, [word]) for queue in queues)]
+    return [
+        word for word in words if word not in queues and not any(matches_patterns(queue, [word]) for queue in queues)
+    ]
 
 
 def tell_start(app: Packhorse, settings: Settings, target: str, log_format: str, queues: str | None = None) -> None:
@@ -290,7 +292,7 @@ def tell_start(app: Packhorse, settings: Settings, target: str, log_format: str,
     tasks = sorted(task.name for task in app.registry)
     facts: dict[str, Any] = {"version": __version__, "url": settings.shown("url"), "app": target, "tasks": tasks}
     if queues is not None:
-        facts["serves"] = parse_choice(queues)
+        facts["serves"] = parse_queue_patterns(queues)
     crew = {"min": settings.min_workers, "max": most_workers(settings), "slots": settings.concurrency}
     log.info("Packhorse starts", extra={**facts, **crew})
 
@@ -312,7 +314,7 @@ def banner(app: Packhorse, settings: Settings, target: str, queues: str | None =
     if not tasks:
         yield "  no tasks: write @app.task above a function"
     if queues is not None:
-        yield f"serves only: {', '.join(parse_choice(queues))}"
+        yield f"serves only: {', '.join(parse_queue_patterns(queues))}"
     with contextlib.suppress(StorageError):  # one that is away is waited for, and the foreman says so
         if schedules := app.get_schedules():
             yield f"{count_text(len(schedules), 'schedule')}; next: {schedules[0].name}"

@@ -26,7 +26,6 @@ from packhorse.core.codec import decode_result
 from packhorse.core.context import refuse_to_wait
 from packhorse.core.errors import JobExists, JobFailed, JobNotFound, NotUnique, WaitTimeout, WrongState
 from packhorse.core.event import Event
-from packhorse.core.failure import Failure
 from packhorse.core.job import (
     ABORTED,
     COMPLETED,
@@ -40,12 +39,12 @@ from packhorse.core.job import (
     Reason,
     State,
 )
+from packhorse.core.outcome import Failure
 from packhorse.core.task import TaskOptions, check_name
 from packhorse.core.transitions import added_job
 from packhorse.monitor.event_objects import with_objects
-from packhorse.monitor.surroundings import look_around
-from packhorse.monitor.text import span_text
-from packhorse.monitor.why import explain, why_aborted
+from packhorse.monitor.text import abort_reason, span_text
+from packhorse.monitor.why import explain, look_around
 from packhorse.storage import BATCH
 from packhorse.storage.records import Enqueued, EventFilter, LogLine, Placement, Steered
 
@@ -613,6 +612,6 @@ def job_failed(job: Job) -> JobFailed:
     """The error that tells how this job, which is dead or aborted, came to its end."""
     if job.state is ABORTED:
         # One that was aborted may carry the error of an earlier attempt, which is not why it ended.
-        return JobFailed(job.id, job.task, job.state, job.reason, why_aborted(job))
+        return JobFailed(job.id, job.task, job.state, job.reason, abort_reason(job))
     error = Failure.from_json(job.error) if job.error else None
     return JobFailed(job.id, job.task, job.state, job.reason, error.summary() if error else None)

@@ -21,7 +21,7 @@ from packhorse.client.home import Home
 from packhorse.core.errors import BadValue
 from packhorse.core.settings import load_settings
 from packhorse.core.task import RegisteredTask
-from packhorse.monitor.served_queues import check_choice
+from packhorse.monitor.served_queues import check_queue_patterns
 
 
 class Running(Protocol):
@@ -52,7 +52,7 @@ class Pool:
         self.concurrency = load_settings({"concurrency": concurrency}).concurrency
         if isinstance(queues, str):
             raise BadValue(f"queues must be a list of names, not {queues!r}", hint=f"write [{queues!r}]")
-        self.queues = None if queues is None else check_choice(queues)
+        self.queues = None if queues is None else check_queue_patterns(queues)
         if self.queues == []:
             raise BadValue("queues names no queue", hint="leave it out for all, e.g. queues=['mail', 'bulk.*']")
         self._app = app

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from packhorse.core.clock import HOUR, SECOND
 from packhorse.core.event import Event, Kind
-from packhorse.core.failure import Failure
 from packhorse.core.job import (
     ABORTED,
     COMPLETED,
@@ -27,7 +26,7 @@ from packhorse.core.job import (
     Token,
     UniqueLock,
 )
-from packhorse.core.outcome import Completed, Failed, Outcome, Snoozed, Stopped, Verdict
+from packhorse.core.outcome import Completed, Failed, Failure, Outcome, Snoozed, Stopped, Verdict
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import CheckIn, EventFilter, Filter, LogLine, Tally, WorkerInfo
 

@@ -19,7 +19,7 @@ from packhorse.conformance.builders import (
     run,
     unique,
 )
-from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND, TurnedClock
+from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND, ManualClock
 from packhorse.core.event import Subject
 from packhorse.core.job import COMPLETED, HELD, QUEUED, State
 from packhorse.core.outcome import Completed, Failed, Halted
@@ -38,7 +38,7 @@ from packhorse.storage.records import (
 )
 
 
-def furnish(storage: Storage, clock: TurnedClock) -> None:
+def furnish(storage: Storage, clock: ManualClock) -> None:
     """Jobs in every state that nobody holds, in lines, with locks and subscribers; schedules, charts, old events."""
     storage.join(WorkerInfo("foreman", Subject.FOREMAN, host="mule"))
     storage.announce([TaskInfo("send", "mail", {"retries": 3, "über": [1.5, None]}), TaskInfo("never", "never")])
@@ -99,7 +99,7 @@ def _gone_jobs(storage: Storage) -> None:
     storage.delete([job.id for job in jobs], by="ann")
 
 
-def _schedules(storage: Storage, clock: TurnedClock) -> None:
+def _schedules(storage: Storage, clock: ManualClock) -> None:
     now = clock()
     storage.put_schedules(
         [

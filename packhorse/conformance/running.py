@@ -12,7 +12,7 @@ import pytest
 
 from packhorse.conformance.contents import contents_of
 from packhorse.conformance.subject import NEW_EACH_TIME, Door, Subject
-from packhorse.core.clock import TurnedClock
+from packhorse.core.clock import ManualClock
 from packhorse.core.errors import BadValue, PackhorseError
 from packhorse.storage import Storage
 
@@ -72,11 +72,11 @@ class _Checks:
     # --- fixtures -------------------------------------------------------------------------------------------------
 
     @pytest.fixture
-    def clock(self) -> TurnedClock:
-        return TurnedClock()
+    def clock(self) -> ManualClock:
+        return ManualClock()
 
     @pytest.fixture
-    def door(self, clock: TurnedClock) -> Iterator[Door]:
+    def door(self, clock: ManualClock) -> Iterator[Door]:
         with self._subject.fresh(clock) as door:
             yield door
 

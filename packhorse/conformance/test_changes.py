@@ -27,7 +27,7 @@ from packhorse.conformance.builders import (
     tallies,
 )
 from packhorse.core import transitions
-from packhorse.core.clock import DAY, HOUR, SECOND, TurnedClock
+from packhorse.core.clock import DAY, HOUR, SECOND, ManualClock
 from packhorse.core.event import Event
 from packhorse.core.job import (
     ABORTED,
@@ -50,7 +50,7 @@ from packhorse.core.job import (
     is_legal,
 )
 from packhorse.core.outcome import Completed, Failed, Halted, Outcome, Overrun, Released, Snoozed, Stopped, Verdict
-from packhorse.core.transitions import Changed
+from packhorse.core.transitions import Transition
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import CheckIn, CheckInAnswer, LogLine, Retention, Steered
 
@@ -64,7 +64,7 @@ class Case(msgspec.Struct, frozen=True):
     source: State
     target: State | None
     act: Callable[[Storage, Job], Any]
-    expected: Callable[[Job, int], Changed]
+    expected: Callable[[Job, int], Transition]
     options: dict[str, Any] = {}
     abort_asked: bool = False
 
@@ -160,19 +160,19 @@ def _rescue_ran(storage: Storage, job: Job) -> None:
 
 
 def _hand_backs(state: State) -> Iterator[Case]:
-    def released(job: Job, now: int) -> Changed:
+    def released(job: Job, now: int) -> Transition:
         return transitions.released(job, now, "stopping")
 
-    def rescued(job: Job, now: int) -> Changed:
+    def rescued(job: Job, now: int) -> Transition:
         return transitions.rescued(job, now, "killed by signal 9")
 
-    def rescued_ran(job: Job, now: int) -> Changed:
+    def rescued_ran(job: Job, now: int) -> Transition:
         return transitions.rescued(job, now, "killed by signal 9", ran=True)
 
-    def released_for_later(job: Job, now: int) -> Changed:
+    def released_for_later(job: Job, now: int) -> Transition:
         return transitions.released(job, now, "unknown task", 5_000_000)
 
-    def halted(job: Job, now: int) -> Changed:
+    def halted(job: Job, now: int) -> Transition:
         return transitions.settled(job, Halted(job.token, "its process was killed by SIGSEGV"), now)
 
     yield Case(Operation.RELEASE, state, SCHEDULED, _release_for_later, released_for_later)
@@ -185,7 +185,7 @@ def _hand_backs(state: State) -> Iterator[Case]:
     yield Case(Operation.RESCUE, state, ABORTED, _rescue, rescued, {}, True)
 
 
-def _steering(operation: Operation, source: State, target: State, expected: Callable[[Job, int], Changed]) -> Case:
+def _steering(operation: Operation, source: State, target: State, expected: Callable[[Job, int], Transition]) -> Case:
     def act(storage: Storage, job: Job) -> None:
         assert STEERING[operation](storage, job.id) == Steered(job.id, True, target)
 
@@ -255,7 +255,7 @@ def _cases() -> Iterator[Case]:
             state,
             None,
             _delete,
-            lambda job, now: Changed(job, [transitions.deleted(job, now, "olga")]),
+            lambda job, now: Transition(job, [transitions.deleted(job, now, "olga")]),
         )
 
 
@@ -264,7 +264,7 @@ CASES = sorted(_cases(), key=str)
 
 @pytest.mark.parametrize("lived", [False, True], ids=["young", "lived"])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_legal_change_does_what_the_rules_say(storage: Storage, clock: TurnedClock, case: Case, lived: bool) -> None:
+def test_a_legal_change_does_what_the_rules_say(storage: Storage, clock: ManualClock, case: Case, lived: bool) -> None:
     before = in_state(storage, case.source, lived=lived, **case.options)
     if case.abort_asked:
         storage.abort([before.id], by="olga")
@@ -282,7 +282,7 @@ def test_a_legal_change_does_what_the_rules_say(storage: Storage, clock: TurnedC
     assert tallies(storage) == recount(storage)
 
 
-def _time_to(operation: Operation, job: Job, clock: TurnedClock) -> float:
+def _time_to(operation: Operation, job: Job, clock: ManualClock) -> float:
     return (job.due_at - clock()) / SECOND if operation is Operation.PROMOTE and job.due_at else 7
 
 
@@ -291,7 +291,7 @@ def _without_ids(events: list[Event]) -> list[Event]:
 
 
 @pytest.mark.parametrize("delay", [0, 1, HOUR])
-def test_enqueueing_queues_or_schedules(storage: Storage, clock: TurnedClock, delay: int) -> None:
+def test_enqueueing_queues_or_schedules(storage: Storage, clock: ManualClock, delay: int) -> None:
     new = new_job(priority=4, delay=delay, expires=HOUR, total_timeout=DAY, meta='{"a": 1}', backoff='{"type":"none"}')
 
     storage.enqueue([new])
@@ -444,7 +444,7 @@ UPKEEP: dict[Operation, Callable[[Storage, Job], Any]] = {
 
 
 @pytest.mark.parametrize("operation", UPKEEP)
-def test_upkeep_leaves_jobs_in_other_states_alone(storage: Storage, clock: TurnedClock, operation: Operation) -> None:
+def test_upkeep_leaves_jobs_in_other_states_alone(storage: Storage, clock: ManualClock, operation: Operation) -> None:
     # Pruning is the deleting of finished jobs only.
     legal = FINAL if operation is Operation.DELETE else {state for state in State if is_legal(operation, state)}
     jobs = [in_state(storage, state, total_timeout=HOUR) for state in State if state not in legal]

@@ -24,11 +24,10 @@ from packhorse.conformance.builders import (
     tallies,
     unique,
 )
-from packhorse.core.clock import HOUR, SECOND, TurnedClock
+from packhorse.core.clock import HOUR, SECOND, ManualClock
 from packhorse.core.errors import BadValue
-from packhorse.core.failure import Failure
 from packhorse.core.job import COMPLETED, FINAL, HELD, QUEUED, RETRYING, RUNNING, SCHEDULED, WAITING, State
-from packhorse.core.outcome import Completed, Failed, Outcome
+from packhorse.core.outcome import Completed, Failed, Failure, Outcome
 from packhorse.storage.contract import BATCH, Storage
 from packhorse.storage.records import Argument, Count, Filter, TaskInfo
 
@@ -176,7 +175,7 @@ def test_jobs_are_found_by_a_value_in_their_arguments(storage: Storage) -> None:
         assert storage.count(where) == Count(len(found.split())), where
 
 
-def test_jobs_are_found_by_how_long_they_ran(storage: Storage, clock: TurnedClock) -> None:
+def test_jobs_are_found_by_how_long_they_ran(storage: Storage, clock: ManualClock) -> None:
     add(storage, "waits")
     for name in ("short", "failed", "runs"):
         job = run(storage, add(storage, name, queue="print"))
@@ -201,7 +200,7 @@ def test_jobs_are_found_by_how_long_they_ran(storage: Storage, clock: TurnedCloc
     assert sorted(ids(find_all(storage, Filter(min_took=0)))) == ["failed", "short"], "nobody says until when it runs"
 
 
-def test_a_job_is_found_by_how_long_its_worker_says_that_it_ran(storage: Storage, clock: TurnedClock) -> None:
+def test_a_job_is_found_by_how_long_its_worker_says_that_it_ran(storage: Storage, clock: ManualClock) -> None:
     """However late its end was written down, and whatever was done to the job since then."""
     for number, name in enumerate(("done", "began", "failed", "retries", "dead"), start=1):
         token = (take if name == "done" else run)(storage, add(storage, name, queue=name)).token
@@ -230,7 +229,7 @@ def test_a_job_is_found_by_how_long_its_worker_says_that_it_ran(storage: Storage
         assert storage.count(where) == Count(len(found.split()))
 
 
-def test_jobs_are_found_by_how_long_they_were_in_line(storage: Storage, clock: TurnedClock) -> None:
+def test_jobs_are_found_by_how_long_they_were_in_line(storage: Storage, clock: ManualClock) -> None:
     add(storage, "patient", queue="print")
     add(storage, "waits")
     clock.turn(5)
@@ -305,7 +304,7 @@ def test_a_list_can_begin_with_the_newest_whatever_its_states(storage: Storage) 
             storage.find(natural, cursor=storage.find(newest, limit=1).next)
 
 
-def test_jobs_are_found_by_the_time_they_were_created(storage: Storage, clock: TurnedClock) -> None:
+def test_jobs_are_found_by_the_time_they_were_created(storage: Storage, clock: ManualClock) -> None:
     jobs = []
     for _ in range(4):
         jobs.append(add(storage))
@@ -411,7 +410,7 @@ def test_scheduled_jobs_are_listed_by_their_due_time(storage: Storage, states: f
 
 @pytest.mark.parametrize("states", [frozenset({COMPLETED}), FINAL])
 def test_finished_jobs_are_listed_the_latest_first(
-    storage: Storage, clock: TurnedClock, states: frozenset[State]
+    storage: Storage, clock: ManualClock, states: frozenset[State]
 ) -> None:
     tokens = [take(storage, add(storage)).token for _ in range(4)]
 
@@ -515,7 +514,7 @@ def test_other_counts_stop_at_the_cap(storage: Storage) -> None:
     assert storage.count(Filter(text="straw"), cap=3) == Count(0)
 
 
-def test_tallies_are_true_after_every_kind_of_change(storage: Storage, clock: TurnedClock) -> None:
+def test_tallies_are_true_after_every_kind_of_change(storage: Storage, clock: ManualClock) -> None:
     assert tallies(storage) == []
     jobs = in_every_state(storage, total_timeout=HOUR, task="print")
     in_every_state(storage)
@@ -547,7 +546,7 @@ def test_a_queue_tells_its_numbers(storage: Storage) -> None:
         assert {state: number for state, number in queue.counts.items() if number} == {job.state: 1}
 
 
-def test_a_queue_tells_since_when_the_next_job_waits(storage: Storage, clock: TurnedClock) -> None:
+def test_a_queue_tells_since_when_the_next_job_waits(storage: Storage, clock: ManualClock) -> None:
     first = add(storage)
     clock.turn(5)
     add(storage)
@@ -563,7 +562,7 @@ def test_a_queue_tells_since_when_the_next_job_waits(storage: Storage, clock: Tu
     assert storage.queues()[-1].oldest_queued_at == clock()
 
 
-def test_a_job_that_comes_back_in_line_does_not_hide_the_oldest(storage: Storage, clock: TurnedClock) -> None:
+def test_a_job_that_comes_back_in_line_does_not_hide_the_oldest(storage: Storage, clock: ManualClock) -> None:
     again, retried, delayed = add(storage, "again"), add(storage, "retried"), add(storage, "delayed", delay=HOUR)
     clock.turn(5)
     oldest = add(storage, "oldest")
@@ -593,7 +592,7 @@ def test_a_job_that_comes_back_in_line_does_not_hide_the_oldest(storage: Storage
     assert storage.queues()[0].oldest_queued_at == clock()
 
 
-def test_the_oldest_is_sought_among_the_first_hundred(storage: Storage, clock: TurnedClock) -> None:
+def test_the_oldest_is_sought_among_the_first_hundred(storage: Storage, clock: ManualClock) -> None:
     storage.enqueue(new_jobs(99, delay=HOUR))
     hundredth = add(storage)
     clock.turn("1h")
@@ -610,7 +609,7 @@ def test_a_queue_stays_known_when_it_is_empty(storage: Storage) -> None:
     assert sorted(queue.name for queue in storage.queues()) == ["announced", "empty", "never-used"]
 
 
-def test_a_task_that_no_worker_knows_is_told_from_one_that_was_announced(storage: Storage, clock: TurnedClock) -> None:
+def test_a_task_that_no_worker_knows_is_told_from_one_that_was_announced(storage: Storage, clock: ManualClock) -> None:
     add(storage, task="send", queue="mail")
     storage.announce([TaskInfo("print", "letters", {"priority": 5, "retries": None})])
     clock.turn(1)
@@ -623,7 +622,7 @@ def test_a_task_that_no_worker_knows_is_told_from_one_that_was_announced(storage
     assert [(task.options, task.announced_at) for task in storage.tasks()] == [({}, clock())] * 2
 
 
-def test_enqueueing_does_not_make_an_announced_task_unknown(storage: Storage, clock: TurnedClock) -> None:
+def test_enqueueing_does_not_make_an_announced_task_unknown(storage: Storage, clock: ManualClock) -> None:
     storage.announce([TaskInfo("send", "mail", {"priority": 5})])
 
     add(storage, task="send", queue="elsewhere")

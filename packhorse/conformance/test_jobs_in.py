@@ -31,7 +31,7 @@ from packhorse.conformance.builders import (
     tallies,
     unique,
 )
-from packhorse.core.clock import HOUR, MINUTE, SECOND, TurnedClock
+from packhorse.core.clock import HOUR, MINUTE, SECOND, ManualClock
 from packhorse.core.errors import NotUnique
 from packhorse.core.event import Kind
 from packhorse.core.job import COMPLETED, FINAL, QUEUED, RESERVED, RETRYING, SCHEDULED, Job, NewJob, State
@@ -53,7 +53,7 @@ def test_a_batch_is_stored_in_its_order(storage: Storage, number: int) -> None:
     assert reserve_ids(storage, limit=BATCH) == [job.id for job in jobs]
 
 
-def test_what_a_client_says_is_kept_word_for_word(storage: Storage, clock: TurnedClock) -> None:
+def test_what_a_client_says_is_kept_word_for_word(storage: Storage, clock: ManualClock) -> None:
     text = '{"name": "Žan \\u0000 🐴", "quote": "\'; --", "n": 1.5}'
 
     job = add(storage, args=text, meta=text, created_by="Žan 🐴", schedule="nightly", timeout=1, idle_timeout=2)
@@ -76,7 +76,7 @@ def test_large_arguments_come_back_whole(storage: Storage) -> None:
     assert stored(storage, job.id).args == take(storage, job).args == "{}"
 
 
-def test_a_job_may_name_the_moment_at_which_it_is_due(storage: Storage, clock: TurnedClock) -> None:
+def test_a_job_may_name_the_moment_at_which_it_is_due(storage: Storage, clock: ManualClock) -> None:
     later, past = add(storage, due_at=clock() + 1), add(storage, due_at=clock() - HOUR)
 
     assert (later.state, later.due_at, later.queued_at) == (SCHEDULED, clock() + 1, None)
@@ -135,17 +135,17 @@ def test_keep_leaves_the_unfinished_holder_as_it_is(storage: Storage, state: Sta
     assert snapshot(storage, holder.id) == before
 
 
-def _expire(storage: Storage, job: Job, clock: TurnedClock) -> None:
+def _expire(storage: Storage, job: Job, clock: ManualClock) -> None:
     clock.turn("1h")
     assert storage.expire() == 1
 
 
-def _die(storage: Storage, job: Job, clock: TurnedClock) -> None:
+def _die(storage: Storage, job: Job, clock: ManualClock) -> None:
     run(storage, job)
     storage.rescue_owner(WORKER, foreman=WORKER, why="signal 9")
 
 
-ENDS: dict[str, Callable[[Storage, Job, TurnedClock], object]] = {
+ENDS: dict[str, Callable[[Storage, Job, ManualClock], object]] = {
     "completed": lambda storage, job, clock: finish(storage, Completed(take(storage, job).token)),
     "dead": lambda storage, job, clock: finish(storage, Failed(run(storage, job).token, FAILURE)),
     "stopped": lambda storage, job, clock: finish(storage, Stopped(run(storage, job).token)),
@@ -157,7 +157,7 @@ ENDS: dict[str, Callable[[Storage, Job, TurnedClock], object]] = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_job_frees_its_key_however_it_ends(storage: Storage, clock: TurnedClock, end: str) -> None:
+def test_a_job_frees_its_key_however_it_ends(storage: Storage, clock: ManualClock, end: str) -> None:
     job = add(storage, unique=unique(), expires=HOUR, max_halts=1)
 
     ENDS[end](storage, job, clock)
@@ -181,7 +181,7 @@ def test_other_keys_are_free(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("state", [SCHEDULED, QUEUED, RETRYING])
-def test_replace_gives_a_waiting_holder_the_new_call(storage: Storage, clock: TurnedClock, state: State) -> None:
+def test_replace_gives_a_waiting_holder_the_new_call(storage: Storage, clock: ManualClock, state: State) -> None:
     holder = in_state(storage, state, unique=unique())
     clock.turn(5)
 
@@ -243,7 +243,7 @@ def test_repeating_a_replace_does_not_touch_who_holds_the_key_since(storage: Sto
     assert ids(find_all(storage)) == found
 
 
-def test_a_replace_is_remembered_as_long_as_events_are(storage: Storage, clock: TurnedClock) -> None:
+def test_a_replace_is_remembered_as_long_as_events_are(storage: Storage, clock: ManualClock) -> None:
     holder = add(storage, unique=unique())
     older, newer = (new_job(name, unique=unique(on_conflict="replace")) for name in ("older", "newer"))
     storage.enqueue([older])
@@ -378,7 +378,7 @@ def test_until_start_frees_the_key_when_the_job_begins(storage: Storage) -> None
         storage.enqueue([new_job("late", unique=lock)])
 
 
-def test_a_period_outlives_the_job(storage: Storage, clock: TurnedClock) -> None:
+def test_a_period_outlives_the_job(storage: Storage, clock: ManualClock) -> None:
     lock = unique(period=MINUTE)
     job = add(storage, unique=lock)
     finish(storage, Completed(take(storage, job).token))
@@ -392,7 +392,7 @@ def test_a_period_outlives_the_job(storage: Storage, clock: TurnedClock) -> None
     assert (after.job_id, after.placement) == ("after", Placement.ADDED)
 
 
-def test_a_period_ends_although_the_job_is_unfinished(storage: Storage, clock: TurnedClock) -> None:
+def test_a_period_ends_although_the_job_is_unfinished(storage: Storage, clock: ManualClock) -> None:
     lock = unique(period=MINUTE)
     add(storage, unique=lock, delay=HOUR)
 
@@ -447,7 +447,7 @@ def test_names_of_queues_and_tasks_become_known(storage: Storage, options: dict[
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_batch_of_unique_jobs_is_answered_as_one_by_one(storage: Storage, clock: TurnedClock, seed: int) -> None:
+def test_a_batch_of_unique_jobs_is_answered_as_one_by_one(storage: Storage, clock: ManualClock, seed: int) -> None:
     """Whatever storages do to store many in one go: rivals before them and among them, and ids that come twice."""
     choose = random.Random(seed)
     reference = open_storage("memory://", now=clock)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from packhorse.conformance.builders import FAILURE, history, join, new_job, recount, stored, tallies
-from packhorse.core.clock import MINUTE, SECOND, TurnedClock
+from packhorse.core.clock import MINUTE, SECOND, ManualClock
 from packhorse.core.event import Event, Kind
 from packhorse.core.job import FINAL, HELD, Job, Reason, Token
 from packhorse.core.outcome import Completed, Failed, Outcome, Snoozed, Stopped
@@ -24,7 +24,7 @@ ATTEMPT_ENDS = {Kind.COMPLETED, Kind.FAILED, Kind.BROKEN, Kind.SNOOZED, Kind.HAL
 class Life:
     """Some jobs, and what chance does to them."""
 
-    def __init__(self, storage: Storage, clock: TurnedClock, seed: int) -> None:
+    def __init__(self, storage: Storage, clock: ManualClock, seed: int) -> None:
         self.storage, self.clock, self.chance = storage, clock, random.Random(seed)
         self.ids = [f"job-{number}" for number in range(4)]
         self.tokens = [Token("job-0", "nobody", 1)]  # every one that was ever given out
@@ -80,7 +80,7 @@ class Life:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_events_and_jobs_tell_the_same_story(storage: Storage, clock: TurnedClock, seed: int) -> None:
+def test_events_and_jobs_tell_the_same_story(storage: Storage, clock: ManualClock, seed: int) -> None:
     life = Life(storage, clock, seed)
 
     for _ in range(60):

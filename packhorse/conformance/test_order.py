@@ -16,7 +16,7 @@ from packhorse.conformance.builders import (
     stored,
     take,
 )
-from packhorse.core.clock import HOUR, SECOND, TurnedClock
+from packhorse.core.clock import HOUR, SECOND, ManualClock
 from packhorse.core.errors import BadValue
 from packhorse.core.job import RANK_FORCED, RANK_HALTED, RANK_RECOVERED
 from packhorse.core.outcome import Completed, Failed
@@ -78,7 +78,7 @@ def test_a_priority_moves_a_job_at_once(storage: Storage) -> None:
     assert reserve_ids(storage) == [third.id, first.id, second.id]
 
 
-def test_a_scheduled_job_takes_its_new_priority_into_the_line(storage: Storage, clock: TurnedClock) -> None:
+def test_a_scheduled_job_takes_its_new_priority_into_the_line(storage: Storage, clock: ManualClock) -> None:
     later, now = add(storage, delay=SECOND), add(storage, priority=2)
     storage.set_priority([later.id], 3)
 
@@ -108,7 +108,7 @@ def test_jobs_of_the_same_moment_keep_their_order_whatever_their_ids(storage: St
     assert reserve_ids(storage, limit=7) + reserve_ids(storage, limit=7) == wanted
 
 
-def test_a_released_job_keeps_its_place(storage: Storage, clock: TurnedClock) -> None:
+def test_a_released_job_keeps_its_place(storage: Storage, clock: ManualClock) -> None:
     first, second = add(storage), add(storage)
     token = take(storage, first).token
     clock.turn(1)

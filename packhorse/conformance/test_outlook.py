@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 
 from packhorse.conformance.builders import WORKER, add, in_every_state, in_state, join, run
-from packhorse.core.clock import HOUR, MINUTE, SECOND, TurnedClock
-from packhorse.core.event import Kind, Subject
+from packhorse.core.clock import HOUR, MINUTE, SECOND, ManualClock
+from packhorse.core.event import ForemanAction, ForemanOrder, Kind, Subject
 from packhorse.core.job import HELD, QUEUED, RUNNING, State
-from packhorse.core.order import Do, Order
 from packhorse.core.outcome import Completed
 from packhorse.storage.contract import Storage
-from packhorse.storage.moving import Move, Stage
 from packhorse.storage.records import EventFilter, Outlook, ScheduleInfo, WorkerInfo
+from packhorse.storage.transfer import Move, Stage
 
 FOREMAN = "foreman"
 
@@ -29,15 +28,15 @@ def schedule(storage: Storage, name: str = "nightly", next_in: int = HOUR) -> No
 
 def order(storage: Storage, foreman: str = FOREMAN) -> int:
     """Leave an order; its number."""
-    storage.order(foreman, Order(Do.QUIET))
+    storage.order(foreman, ForemanOrder(ForemanAction.QUIET))
     return storage.events(EventFilter(kind=Kind.ORDERED), limit=1, newest_first=True)[0].id
 
 
-def test_nothing_lies_ahead_in_an_empty_storage(storage: Storage, clock: TurnedClock) -> None:
+def test_nothing_lies_ahead_in_an_empty_storage(storage: Storage, clock: ManualClock) -> None:
     assert look(storage) == look(storage, WORKER, "bob") == Outlook(clock())
 
 
-def test_looking_changes_nothing(storage: Storage, clock: TurnedClock) -> None:
+def test_looking_changes_nothing(storage: Storage, clock: ManualClock) -> None:
     in_every_state(storage)
     clock.turn("1d")
     before = storage.events(EventFilter()), storage.tallies()
@@ -109,7 +108,7 @@ def test_a_paused_line_has_jobs_all_the_same(storage: Storage) -> None:
 # --- pauses ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_next_end_of_a_pause_is_foreseen(storage: Storage, clock: TurnedClock) -> None:
+def test_the_next_end_of_a_pause_is_foreseen(storage: Storage, clock: ManualClock) -> None:
     storage.pause("for ever")
     assert look(storage).resumes_in is None
 
@@ -125,7 +124,7 @@ def test_the_next_end_of_a_pause_is_foreseen(storage: Storage, clock: TurnedCloc
     assert look(storage).resumes_in is None
 
 
-def test_of_a_storage_that_is_moved_no_pause_ends(storage: Storage, clock: TurnedClock) -> None:
+def test_of_a_storage_that_is_moved_no_pause_ends(storage: Storage, clock: ManualClock) -> None:
     storage.pause("short", duration=MINUTE)
     storage.set_move(Move("copy", Stage.FROZEN, "redis://elsewhere", 1), expected=None)
     clock.turn("2m")
@@ -175,7 +174,7 @@ def times(storage: Storage) -> tuple[int | None, int | None, int | None]:
     return seen.due_in, seen.expires_in, seen.ticks_in
 
 
-def test_the_next_due_job_is_the_nearest(storage: Storage, clock: TurnedClock) -> None:
+def test_the_next_due_job_is_the_nearest(storage: Storage, clock: ManualClock) -> None:
     add(storage, delay=HOUR)
     add(storage, delay=MINUTE)
 
@@ -186,7 +185,7 @@ def test_the_next_due_job_is_the_nearest(storage: Storage, clock: TurnedClock) -
     assert look(storage).due_in == 0
 
 
-def test_the_next_to_expire_is_the_nearest_and_held_jobs_count(storage: Storage, clock: TurnedClock) -> None:
+def test_the_next_to_expire_is_the_nearest_and_held_jobs_count(storage: Storage, clock: ManualClock) -> None:
     join(storage)
     add(storage, expires=HOUR)
     run(storage, add(storage, queue="pics", total_timeout=MINUTE))
@@ -199,7 +198,7 @@ def test_the_next_to_expire_is_the_nearest_and_held_jobs_count(storage: Storage,
     assert look(storage).expires_in == HOUR - 61 * SECOND
 
 
-def test_the_next_slot_is_the_nearest_of_those_that_are_not_paused(storage: Storage, clock: TurnedClock) -> None:
+def test_the_next_slot_is_the_nearest_of_those_that_are_not_paused(storage: Storage, clock: ManualClock) -> None:
     schedule(storage)
     schedule(storage, "hourly", MINUTE)
     assert times(storage) == (None, None, MINUTE)
@@ -231,7 +230,7 @@ def test_the_next_slot_is_the_nearest_of_those_that_are_not_paused(storage: Stor
     ],
 )
 def test_of_a_storage_that_is_moved_only_what_may_be_done_is_told(
-    storage: Storage, clock: TurnedClock, stage: Stage | None, expected: Any
+    storage: Storage, clock: ManualClock, stage: Stage | None, expected: Any
 ) -> None:
     add(storage, delay=SECOND)
     add(storage, queue="pics", expires=SECOND)

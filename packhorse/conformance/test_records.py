@@ -23,15 +23,14 @@ from packhorse.conformance.builders import (
     run,
     stored,
 )
-from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND, TurnedClock
+from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND, ManualClock
 from packhorse.core.event import Kind, Subject
-from packhorse.core.failure import Failure
 from packhorse.core.job import ABORTED, COMPLETED, DEAD, QUEUED, RESERVED, RETRYING, RUNNING, UNFINISHED
-from packhorse.core.outcome import Completed, Failed, Halted, Snoozed
-from packhorse.core.series import CAME, LIMITS, STEPS, WENT, step_of
+from packhorse.core.metrics import CAME, LIMITS, STEPS, WENT, step_of
+from packhorse.core.outcome import Completed, Failed, Failure, Halted, Snoozed
 from packhorse.storage.contract import Storage
-from packhorse.storage.moving import Section
 from packhorse.storage.records import EventFilter, FailureGroup, Filter, Point, Retention, Span
+from packhorse.storage.transfer import Section
 
 # --- what no storage holds ------------------------------------------------------------------------------------------
 
@@ -52,7 +51,7 @@ def test_nothing_is_found_under_a_name_with_a_nul_character(storage: Storage) ->
 # --- events ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_life_is_told_by_its_events(storage: Storage, clock: TurnedClock) -> None:
+def test_a_life_is_told_by_its_events(storage: Storage, clock: ManualClock) -> None:
     job = add(storage, queue="letters", delay=SECOND)
     clock.turn(1)
     finish(storage, Failed(run(storage, job).token, FAILURE, retry_in=SECOND))
@@ -113,7 +112,7 @@ def test_events_can_be_read_from_either_end_and_continued(storage: Storage) -> N
     assert storage.events(EventFilter(after=numbers[2], before=numbers[6])) == every[3:6]
 
 
-def test_the_ids_of_events_rise_also_after_the_oldest_were_pruned(storage: Storage, clock: TurnedClock) -> None:
+def test_the_ids_of_events_rise_also_after_the_oldest_were_pruned(storage: Storage, clock: ManualClock) -> None:
     job = add(storage)
     last = storage.events(EventFilter())[-1].id
     clock.turn("60d")
@@ -127,7 +126,7 @@ def test_the_ids_of_events_rise_also_after_the_oldest_were_pruned(storage: Stora
 # --- failures -------------------------------------------------------------------------------------------------------
 
 
-def test_failures_of_one_cause_are_one_group(storage: Storage, clock: TurnedClock) -> None:
+def test_failures_of_one_cause_are_one_group(storage: Storage, clock: ManualClock) -> None:
     first_at = clock()
     jobs = [add(storage) for _ in range(3)]
     for number, job in enumerate(jobs):
@@ -195,7 +194,7 @@ def summed(points: list[Point]) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("span", Span)
-def test_every_span_counts_what_happened_just_now(storage: Storage, clock: TurnedClock, span: Span) -> None:
+def test_every_span_counts_what_happened_just_now(storage: Storage, clock: ManualClock, span: Span) -> None:
     expected = busy_minute(storage)
 
     points = storage.series(span)
@@ -221,7 +220,7 @@ def test_charts_can_be_narrowed_to_a_queue_or_a_task(storage: Storage) -> None:
     }
 
 
-def test_the_time_that_attempts_waited_and_ran_is_summed(storage: Storage, clock: TurnedClock) -> None:
+def test_the_time_that_attempts_waited_and_ran_is_summed(storage: Storage, clock: ManualClock) -> None:
     job = add(storage)
     clock.turn(2)
     token = run(storage, job).token
@@ -239,7 +238,7 @@ def test_the_time_that_attempts_waited_and_ran_is_summed(storage: Storage, clock
 
 @pytest.mark.parametrize("is_started", [True, False])
 def test_attempts_are_counted_by_how_long_they_waited_and_ran(
-    storage: Storage, clock: TurnedClock, is_started: bool
+    storage: Storage, clock: ManualClock, is_started: bool
 ) -> None:
     """In steps. A limit belongs to its step, and what is longer by a microsecond to the next one."""
     durations = sorted([0, *LIMITS, *(limit + 1 for limit in LIMITS)], reverse=True)
@@ -260,7 +259,7 @@ def test_attempts_are_counted_by_how_long_they_waited_and_ran(
     assert Counter({step: totals.get(f"run_{step}", 0) for step in STEPS}) == ran
 
 
-def test_an_attempt_that_failed_is_counted_by_how_long_it_waited_and_ran(storage: Storage, clock: TurnedClock) -> None:
+def test_an_attempt_that_failed_is_counted_by_how_long_it_waited_and_ran(storage: Storage, clock: ManualClock) -> None:
     job = add(storage)
     clock.turn(7)
     finish(storage, Failed(run(storage, job).token, FAILURE, ran=3_500_000))
@@ -314,7 +313,7 @@ def test_a_job_that_is_moved_goes_from_one_queue_and_comes_to_the_other(storage:
     assert (storage.totals()["moved_out"], storage.totals()["moved_in"]) == (3, 3)
 
 
-def test_each_minute_has_its_point(storage: Storage, clock: TurnedClock) -> None:
+def test_each_minute_has_its_point(storage: Storage, clock: ManualClock) -> None:
     clock.set(clock() - clock() % DAY + 12 * HOUR)
     starts = []
     for _ in range(3):
@@ -326,7 +325,7 @@ def test_each_minute_has_its_point(storage: Storage, clock: TurnedClock) -> None
     assert [point.values["added"] for point in storage.series(Span.TWO_DAYS)] == [3]
 
 
-def test_minutes_fold_into_hours_and_days_and_the_totals_survive(storage: Storage, clock: TurnedClock) -> None:
+def test_minutes_fold_into_hours_and_days_and_the_totals_survive(storage: Storage, clock: ManualClock) -> None:
     clock.set(clock() - clock() % DAY + 12 * HOUR)
     expected = busy_minute(storage)
     totals = storage.totals()
@@ -348,7 +347,7 @@ def test_minutes_fold_into_hours_and_days_and_the_totals_survive(storage: Storag
     }
 
 
-def test_what_is_folded_joins_what_was_folded_before(storage: Storage, clock: TurnedClock) -> None:
+def test_what_is_folded_joins_what_was_folded_before(storage: Storage, clock: ManualClock) -> None:
     clock.set(clock() - clock() % DAY)
 
     for number in range(48):
@@ -386,7 +385,7 @@ def test_a_job_that_failed_and_went_straight_back_is_one_failure(storage: Storag
     assert [event.state for event in history(storage, job.id)][-2:] == [RETRYING, QUEUED]
 
 
-def test_a_failure_is_silenced_for_a_while_and_counted_as_ever(storage: Storage, clock: TurnedClock) -> None:
+def test_a_failure_is_silenced_for_a_while_and_counted_as_ever(storage: Storage, clock: ManualClock) -> None:
     finish(storage, Failed(run(storage, add(storage)).token, FAILURE))
     (group,) = storage.failures()
     assert (group.silenced_until, group.silenced_by, group.is_silenced(clock())) == (None, None, False)
@@ -469,7 +468,7 @@ def test_the_event_of_a_failed_attempt_has_its_version(storage: Storage) -> None
     assert [facts.get("version") for facts in told] == ["v1", None, "v2"]
 
 
-def test_a_silence_until_the_next_version_ends_with_its_first_failure(storage: Storage, clock: TurnedClock) -> None:
+def test_a_silence_until_the_next_version_ends_with_its_first_failure(storage: Storage, clock: ManualClock) -> None:
     cause = fail(storage, "v1").cause
 
     assert storage.silence_failure(cause, None, version="v1", by="anna")
@@ -484,7 +483,7 @@ def test_a_silence_until_the_next_version_ends_with_its_first_failure(storage: S
         assert (group.silenced_version, group.silenced_until, group.silenced_by) == (None, None, None)
 
 
-def test_a_silence_may_end_with_the_next_version_or_with_its_time(storage: Storage, clock: TurnedClock) -> None:
+def test_a_silence_may_end_with_the_next_version_or_with_its_time(storage: Storage, clock: ManualClock) -> None:
     cause = fail(storage, "v1").cause
 
     storage.silence_failure(cause, HOUR, version="v1")
@@ -496,13 +495,13 @@ def test_a_silence_may_end_with_the_next_version_or_with_its_time(storage: Stora
     assert not fail(storage, "v2").is_silenced(clock())
 
 
-def test_a_silence_for_a_while_outlasts_a_version(storage: Storage, clock: TurnedClock) -> None:
+def test_a_silence_for_a_while_outlasts_a_version(storage: Storage, clock: ManualClock) -> None:
     storage.silence_failure(fail(storage, "v1").cause, HOUR)
 
     assert fail(storage, "v2").is_silenced(clock())
 
 
-def test_a_silence_until_the_next_version_is_taken_back(storage: Storage, clock: TurnedClock) -> None:
+def test_a_silence_until_the_next_version_is_taken_back(storage: Storage, clock: ManualClock) -> None:
     cause = fail(storage, "v1").cause
     storage.silence_failure(cause, None, version="v1", by="ann")
 
@@ -515,7 +514,7 @@ def test_a_silence_until_the_next_version_is_taken_back(storage: Storage, clock:
     ]
 
 
-def test_failures_of_a_cause_are_counted_over_time(storage: Storage, clock: TurnedClock) -> None:
+def test_failures_of_a_cause_are_counted_over_time(storage: Storage, clock: ManualClock) -> None:
     clock.set(clock() - clock() % DAY + 12 * HOUR)
     start = clock()
     for task, number in (("send", 2), ("resize", 1)):
@@ -532,7 +531,7 @@ def test_failures_of_a_cause_are_counted_over_time(storage: Storage, clock: Turn
     assert [group.counts for group in storage.failures()] == [{}, {}]
 
 
-def test_counts_of_causes_fold_and_go_and_are_no_part_of_the_charts(storage: Storage, clock: TurnedClock) -> None:
+def test_counts_of_causes_fold_and_go_and_are_no_part_of_the_charts(storage: Storage, clock: ManualClock) -> None:
     clock.set(clock() - clock() % DAY + 12 * HOUR)
     fail(storage)
     totals, queues = storage.totals(), storage.queues()

@@ -19,7 +19,7 @@ from packhorse.conformance.builders import (
     take,
     unique,
 )
-from packhorse.core.clock import DAY, HOUR, SECOND, TurnedClock
+from packhorse.core.clock import DAY, HOUR, SECOND, ManualClock
 from packhorse.core.event import Event, Kind, Subject
 from packhorse.core.job import ABORTED, COMPLETED, DEAD, QUEUED, RANK_FORCED, RUNNING, Job, Reason, State
 from packhorse.core.outcome import Completed, Failed
@@ -28,7 +28,7 @@ from packhorse.storage.contract import Storage
 from packhorse.storage.records import ClientInfo, EventFilter, Filter, LogLine, Placement, Retention, Span
 
 
-def test_an_expired_job_is_not_handed_out(storage: Storage, clock: TurnedClock) -> None:
+def test_an_expired_job_is_not_handed_out(storage: Storage, clock: ManualClock) -> None:
     job = add(storage, expires=60 * SECOND)
     join(storage)
     clock.turn("1d")
@@ -38,7 +38,7 @@ def test_an_expired_job_is_not_handed_out(storage: Storage, clock: TurnedClock) 
 
 
 @pytest.mark.parametrize("number", [150, 2_300])
-def test_none_of_many_expired_jobs_is_handed_out(storage: Storage, clock: TurnedClock, number: int) -> None:
+def test_none_of_many_expired_jobs_is_handed_out(storage: Storage, clock: ManualClock, number: int) -> None:
     old, new = new_jobs(number, expires=60 * SECOND), new_jobs(5)
     for start in range(0, number, BATCH):
         storage.enqueue(old[start : start + BATCH])
@@ -105,7 +105,7 @@ def test_a_list_that_is_being_paged_does_not_miss_jobs_after_the_newest_was_dele
     assert later.seq > first[-1].seq
 
 
-def test_the_chart_shows_how_long_a_job_ran_not_how_late_it_was_told(storage: Storage, clock: TurnedClock) -> None:
+def test_the_chart_shows_how_long_a_job_ran_not_how_late_it_was_told(storage: Storage, clock: ManualClock) -> None:
     job = take(storage, add(storage))
     clock.turn(300)
 
@@ -144,7 +144,7 @@ def test_forcing_a_queued_job_wakes_a_worker(storage: Storage) -> None:
     assert stored(storage, job.id).rank == RANK_FORCED
 
 
-def test_causes_of_long_ago_are_forgotten(storage: Storage, clock: TurnedClock) -> None:
+def test_causes_of_long_ago_are_forgotten(storage: Storage, clock: ManualClock) -> None:
     finish(storage, Failed(in_state(storage, RUNNING).token, FAILURE))
     clock.turn("40d")
 
@@ -153,7 +153,7 @@ def test_causes_of_long_ago_are_forgotten(storage: Storage, clock: TurnedClock) 
     assert storage.failures() == []
 
 
-def test_a_client_that_calls_is_alive(storage: Storage, clock: TurnedClock) -> None:
+def test_a_client_that_calls_is_alive(storage: Storage, clock: ManualClock) -> None:
     storage.join_client(ClientInfo("ann"))
     job = add(storage)
     for _ in range(5):
@@ -219,7 +219,7 @@ def test_outcomes_of_several_workers_in_one_call_are_told_of_each(storage: Stora
 
 
 def test_events_of_a_job_that_is_gone_are_found_by_it_as_long_as_they_are_kept(
-    storage: Storage, clock: TurnedClock
+    storage: Storage, clock: ManualClock
 ) -> None:
     jobs = reserved(storage, 8)
     storage.finish([Completed(job.token) for job in jobs])

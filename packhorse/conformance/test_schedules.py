@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from packhorse.conformance.builders import add, at_once, find_all, ids, new_job, recount, stored, tallies, unique
-from packhorse.core.clock import HOUR, MINUTE, SECOND, TurnedClock
+from packhorse.core.clock import HOUR, MINUTE, SECOND, ManualClock
 from packhorse.core.event import Kind, Subject
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter, Placement, ScheduleInfo, Tick
@@ -32,7 +32,7 @@ def tick_of(schedule: ScheduleInfo, outcome: str = "enqueued", job_id: str | Non
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
-def test_a_schedule_is_kept_as_it_was_written(storage: Storage, clock: TurnedClock) -> None:
+def test_a_schedule_is_kept_as_it_was_written(storage: Storage, clock: ManualClock) -> None:
     written = put(
         storage,
         tz="Europe/Ljubljana",
@@ -63,7 +63,7 @@ def test_the_next_one_comes_first(storage: Storage) -> None:
 
 
 def test_writing_again_keeps_the_next_slot_and_the_pause_when_the_times_are_the_same(
-    storage: Storage, clock: TurnedClock
+    storage: Storage, clock: ManualClock
 ) -> None:
     first = put(storage)
     storage.pause_schedule("nightly", True, by="olga")
@@ -76,7 +76,7 @@ def test_writing_again_keeps_the_next_slot_and_the_pause_when_the_times_are_the_
 
 
 @pytest.mark.parametrize("changed", [{"cron": "0 8 * * *"}, {"tz": "Europe/Ljubljana"}])
-def test_writing_other_times_sets_the_next_slot(storage: Storage, clock: TurnedClock, changed: dict[str, str]) -> None:
+def test_writing_other_times_sets_the_next_slot(storage: Storage, clock: ManualClock, changed: dict[str, str]) -> None:
     put(storage)
 
     again = put(storage, next_at=clock() + 5, **changed)
@@ -84,7 +84,7 @@ def test_writing_other_times_sets_the_next_slot(storage: Storage, clock: TurnedC
     assert again.next_at == clock() + 5
 
 
-def test_writing_again_keeps_what_was_ticked_last(storage: Storage, clock: TurnedClock) -> None:
+def test_writing_again_keeps_what_was_ticked_last(storage: Storage, clock: ManualClock) -> None:
     schedule = put(storage, next_at=clock())
     storage.tick("nightly", schedule.next_at, clock() + HOUR, [new_job("j")], [tick_of(schedule)])
 
@@ -103,7 +103,7 @@ def test_writing_is_recorded(storage: Storage) -> None:
 # --- ticking --------------------------------------------------------------------------------------------------------
 
 
-def test_a_tick_turns_the_schedule_and_enqueues_its_job(storage: Storage, clock: TurnedClock) -> None:
+def test_a_tick_turns_the_schedule_and_enqueues_its_job(storage: Storage, clock: ManualClock) -> None:
     schedule = put(storage, next_at=clock() + MINUTE)
     clock.turn("2m")
 
@@ -124,7 +124,7 @@ def test_a_tick_turns_the_schedule_and_enqueues_its_job(storage: Storage, clock:
     assert len(storage.events(EventFilter(kind=Kind.TICKED))) == 1
 
 
-def test_the_second_to_tick_a_slot_is_told_so(storage: Storage, clock: TurnedClock) -> None:
+def test_the_second_to_tick_a_slot_is_told_so(storage: Storage, clock: ManualClock) -> None:
     schedule = put(storage, next_at=clock())
     storage.tick("nightly", schedule.next_at, clock() + HOUR, [new_job("first")], [tick_of(schedule)])
 
@@ -135,7 +135,7 @@ def test_the_second_to_tick_a_slot_is_told_so(storage: Storage, clock: TurnedClo
     assert len(storage.ticks("nightly")) == 1
 
 
-def test_of_many_who_tick_at_once_one_is_first(storage: Storage, neighbour: Storage, clock: TurnedClock) -> None:
+def test_of_many_who_tick_at_once_one_is_first(storage: Storage, neighbour: Storage, clock: ManualClock) -> None:
     schedule = put(storage, next_at=clock())
     calls = [
         partial(each.tick, "nightly", schedule.next_at, clock() + HOUR, [new_job()], [tick_of(schedule)])
@@ -149,7 +149,7 @@ def test_of_many_who_tick_at_once_one_is_first(storage: Storage, neighbour: Stor
 
 
 @pytest.mark.parametrize("why", ["not due", "paused", "unknown", "another slot"])
-def test_a_schedule_that_cannot_tick_stays_as_it_is(storage: Storage, clock: TurnedClock, why: str) -> None:
+def test_a_schedule_that_cannot_tick_stays_as_it_is(storage: Storage, clock: ManualClock, why: str) -> None:
     schedule = put(storage, next_at=clock() + (1 if why == "not due" else 0))
     storage.pause_schedule("nightly", why == "paused")
     before = storage.schedules()
@@ -166,7 +166,7 @@ def test_a_schedule_that_cannot_tick_stays_as_it_is(storage: Storage, clock: Tur
     assert (storage.get("j"), storage.ticks("nightly"), storage.schedules()) == (None, [], before)
 
 
-def test_a_slot_is_due_at_its_microsecond(storage: Storage, clock: TurnedClock) -> None:
+def test_a_slot_is_due_at_its_microsecond(storage: Storage, clock: ManualClock) -> None:
     put(storage, next_at=clock() + 1)
     slot = clock() + 1
 
@@ -177,7 +177,7 @@ def test_a_slot_is_due_at_its_microsecond(storage: Storage, clock: TurnedClock) 
     assert (early, late) == (None, [])
 
 
-def test_a_tick_whose_job_is_refused_is_skipped_and_the_schedule_goes_on(storage: Storage, clock: TurnedClock) -> None:
+def test_a_tick_whose_job_is_refused_is_skipped_and_the_schedule_goes_on(storage: Storage, clock: ManualClock) -> None:
     schedule = put(storage, next_at=clock())
     add(storage, "holder", unique=unique())
 
@@ -197,7 +197,7 @@ def test_a_tick_whose_job_is_refused_is_skipped_and_the_schedule_goes_on(storage
     assert storage.events(EventFilter(job_id="j")) == []
 
 
-def test_the_newest_tick_comes_first(storage: Storage, clock: TurnedClock) -> None:
+def test_the_newest_tick_comes_first(storage: Storage, clock: ManualClock) -> None:
     slot = clock()
     put(storage, next_at=slot)
     put(storage, "other", next_at=slot)
@@ -212,7 +212,7 @@ def test_the_newest_tick_comes_first(storage: Storage, clock: TurnedClock) -> No
     assert [tick.slot for tick in storage.ticks("nightly", limit=2)] == [slot + 2, slot + 1]
 
 
-def test_many_missed_slots_are_one_tick(storage: Storage, clock: TurnedClock) -> None:
+def test_many_missed_slots_are_one_tick(storage: Storage, clock: ManualClock) -> None:
     slot = clock()
     put(storage, next_at=slot)
     clock.turn("3h")
@@ -229,7 +229,7 @@ def test_many_missed_slots_are_one_tick(storage: Storage, clock: TurnedClock) ->
 # --- pausing and removing -------------------------------------------------------------------------------------------
 
 
-def test_pausing_a_schedule_answers_whether_it_changed_anything(storage: Storage, clock: TurnedClock) -> None:
+def test_pausing_a_schedule_answers_whether_it_changed_anything(storage: Storage, clock: ManualClock) -> None:
     put(storage)
 
     answers = [storage.pause_schedule(name, paused) for name in ("nightly", "stranger") for paused in (True, True)]
@@ -255,7 +255,7 @@ def test_what_an_operator_did_with_a_schedule_is_an_event_and_changes_nothing_el
     assert (skipped.kind, skipped.data) == (Kind.SKIPPED, {"slot": 7, "by": "olga"})
 
 
-def test_a_schedule_goes_and_its_jobs_stay(storage: Storage, clock: TurnedClock) -> None:
+def test_a_schedule_goes_and_its_jobs_stay(storage: Storage, clock: ManualClock) -> None:
     schedule = put(storage, next_at=clock())
     storage.tick("nightly", clock(), clock() + HOUR, [new_job("j", schedule="nightly")], [tick_of(schedule)])
 

@@ -25,7 +25,7 @@ from packhorse.conformance.builders import (
     take,
     tallies,
 )
-from packhorse.core.clock import DAY, HOUR, SECOND, TurnedClock
+from packhorse.core.clock import DAY, HOUR, SECOND, ManualClock
 from packhorse.core.errors import BadValue
 from packhorse.core.event import Kind, Subject
 from packhorse.core.job import (
@@ -55,7 +55,7 @@ from packhorse.storage.records import CheckIn, EventFilter, Filter, LogLine, See
 
 
 @pytest.mark.parametrize("state", sorted(WAITING))
-def test_a_waiting_job_is_aborted_at_once(storage: Storage, clock: TurnedClock, state: State) -> None:
+def test_a_waiting_job_is_aborted_at_once(storage: Storage, clock: ManualClock, state: State) -> None:
     job = in_state(storage, state)
     clock.turn(1)
 
@@ -71,7 +71,7 @@ def test_a_waiting_job_is_aborted_at_once(storage: Storage, clock: TurnedClock, 
 
 
 @pytest.mark.parametrize("state", sorted(HELD))
-def test_a_held_job_is_asked_to_stop(storage: Storage, clock: TurnedClock, state: State) -> None:
+def test_a_held_job_is_asked_to_stop(storage: Storage, clock: ManualClock, state: State) -> None:
     job = in_state(storage, state)
     clock.turn(1)
 
@@ -85,7 +85,7 @@ def test_a_held_job_is_asked_to_stop(storage: Storage, clock: TurnedClock, state
 
 
 @pytest.mark.parametrize("state", [QUEUED, RUNNING])
-def test_an_abort_whose_answer_was_lost_can_be_sent_again(storage: Storage, clock: TurnedClock, state: State) -> None:
+def test_an_abort_whose_answer_was_lost_can_be_sent_again(storage: Storage, clock: ManualClock, state: State) -> None:
     job = in_state(storage, state)
     first = storage.abort([job.id])
     before = snapshot(storage, job.id)
@@ -142,7 +142,7 @@ def test_completed_wins_over_an_abort(storage: Storage, state: State) -> None:
 
 
 @pytest.mark.parametrize("state", sorted(WAITING))
-def test_a_forced_job_is_next(storage: Storage, clock: TurnedClock, state: State) -> None:
+def test_a_forced_job_is_next(storage: Storage, clock: ManualClock, state: State) -> None:
     job = in_state(storage, state, queue="mail")
     add(storage, priority=10)
     clock.turn(1)
@@ -160,7 +160,7 @@ def test_a_forced_job_is_next(storage: Storage, clock: TurnedClock, state: State
 
 
 @pytest.mark.parametrize("state", [DEAD, ABORTED])
-def test_a_finished_job_gets_all_its_tries_again(storage: Storage, clock: TurnedClock, state: State) -> None:
+def test_a_finished_job_gets_all_its_tries_again(storage: Storage, clock: ManualClock, state: State) -> None:
     job = in_state(storage, state, total_timeout=HOUR, max_attempts=2)
     clock.turn("1d")
 
@@ -184,7 +184,7 @@ def test_an_old_token_is_worthless_after_a_retry_was_reserved(storage: Storage) 
     assert taken.fence > job.fence
 
 
-def test_a_retrying_job_keeps_its_failures_when_it_is_retried_now(storage: Storage, clock: TurnedClock) -> None:
+def test_a_retrying_job_keeps_its_failures_when_it_is_retried_now(storage: Storage, clock: ManualClock) -> None:
     job = in_state(storage, RETRYING)
     clock.turn(1)
 
@@ -221,7 +221,7 @@ def test_a_deleted_job_goes_with_its_log_and_its_events_stay(storage: Storage, s
     assert (last.kind, last.state, last.data) == (Kind.DELETED, state, {"by": "olga"})
 
 
-def test_a_deleted_job_is_neither_promoted_nor_reserved_nor_expired(storage: Storage, clock: TurnedClock) -> None:
+def test_a_deleted_job_is_neither_promoted_nor_reserved_nor_expired(storage: Storage, clock: ManualClock) -> None:
     jobs = [in_state(storage, state, total_timeout=SECOND) for state in sorted(WAITING)]
 
     storage.delete([job.id for job in jobs])
@@ -259,7 +259,7 @@ def test_an_id_twice_in_one_call_is_steered_once(storage: Storage) -> None:
 # --- set queue ------------------------------------------------------------------------------------------------------
 
 
-def test_a_job_that_was_put_in_another_queue_is_reserved_from_there(storage: Storage, clock: TurnedClock) -> None:
+def test_a_job_that_was_put_in_another_queue_is_reserved_from_there(storage: Storage, clock: ManualClock) -> None:
     job = add(storage)
     clock.turn(1)
 
@@ -326,7 +326,7 @@ def test_a_dead_job_is_retried_in_the_queue_that_it_was_put_in(storage: Storage)
     assert reserve_ids(storage, "slow") == [job.id]
 
 
-def test_a_scheduled_job_comes_into_the_line_that_it_was_put_in(storage: Storage, clock: TurnedClock) -> None:
+def test_a_scheduled_job_comes_into_the_line_that_it_was_put_in(storage: Storage, clock: ManualClock) -> None:
     job = add(storage, delay=SECOND)
     storage.set_queue([job.id], "slow")
     clock.turn(1)
@@ -348,7 +348,7 @@ STEPS: dict[Operation, Callable[..., list[Steered]]] = {
 
 
 @pytest.mark.parametrize("operation", STEPS)
-def test_a_job_that_is_as_it_was_seen_is_steered(storage: Storage, clock: TurnedClock, operation: Operation) -> None:
+def test_a_job_that_is_as_it_was_seen_is_steered(storage: Storage, clock: ManualClock, operation: Operation) -> None:
     jobs = [in_state(storage, state) for state in State if is_legal(operation, state)]
     clock.turn(1)
 
@@ -361,7 +361,7 @@ def test_a_job_that_is_as_it_was_seen_is_steered(storage: Storage, clock: Turned
 
 @pytest.mark.parametrize("operation", STEPS)
 def test_a_job_that_has_changed_since_it_was_seen_is_left_alone(
-    storage: Storage, clock: TurnedClock, operation: Operation
+    storage: Storage, clock: ManualClock, operation: Operation
 ) -> None:
     jobs = [in_state(storage, state) for state in WAITING | {DEAD, ABORTED} if is_legal(operation, state)]
     clock.turn(1)
@@ -387,7 +387,7 @@ def test_what_has_ended_since_it_was_seen_to_wait_is_not_deleted(
     assert (storage.get(seen.id), storage.get(other.id)) == (ended, None)
 
 
-def test_a_job_that_goes_on_in_the_same_hands_is_as_it_was_seen(storage: Storage, clock: TurnedClock) -> None:
+def test_a_job_that_goes_on_in_the_same_hands_is_as_it_was_seen(storage: Storage, clock: ManualClock) -> None:
     seen = take(storage, add(storage))
     clock.turn(1)
     storage.start([seen.token])
@@ -396,7 +396,7 @@ def test_a_job_that_goes_on_in_the_same_hands_is_as_it_was_seen(storage: Storage
     assert storage.abort([seen.id], seen=[Seen.of(seen)]) == [Steered(seen.id, True, RUNNING)]
 
 
-def test_a_job_that_came_into_other_hands_is_not_as_it_was_seen(storage: Storage, clock: TurnedClock) -> None:
+def test_a_job_that_came_into_other_hands_is_not_as_it_was_seen(storage: Storage, clock: ManualClock) -> None:
     seen = run(storage, add(storage))
     storage.release([seen.token], "handed back")
     clock.turn(1)
@@ -443,7 +443,7 @@ def test_pausing_and_resuming_answer_whether_they_changed_anything(storage: Stor
     assert [event.kind for event in about] == [Kind.PAUSED, Kind.RESUMED]
 
 
-def test_a_pause_says_who_and_why(storage: Storage, clock: TurnedClock) -> None:
+def test_a_pause_says_who_and_why(storage: Storage, clock: ManualClock) -> None:
     storage.pause("mail", by="olga", why="the server is down")
     storage.pause("mail", by="another", why="for nothing")
 
@@ -455,7 +455,7 @@ def test_a_pause_says_who_and_why(storage: Storage, clock: TurnedClock) -> None:
     assert (queue.is_paused, queue.paused_by, queue.paused_why) == (False, None, None)
 
 
-def test_a_pause_does_not_touch_jobs_in_hand(storage: Storage, clock: TurnedClock) -> None:
+def test_a_pause_does_not_touch_jobs_in_hand(storage: Storage, clock: ManualClock) -> None:
     job = run(storage, add(storage))
     storage.pause("mail")
     clock.turn(DAY / SECOND)
@@ -463,7 +463,7 @@ def test_a_pause_does_not_touch_jobs_in_hand(storage: Storage, clock: TurnedCloc
     assert finish(storage, Completed(job.token)).state is COMPLETED
 
 
-def test_jobs_still_come_into_a_paused_queue(storage: Storage, clock: TurnedClock) -> None:
+def test_jobs_still_come_into_a_paused_queue(storage: Storage, clock: ManualClock) -> None:
     storage.pause("mail")
     now, later = add(storage), add(storage, delay=SECOND)
     clock.turn(1)
@@ -473,7 +473,7 @@ def test_jobs_still_come_into_a_paused_queue(storage: Storage, clock: TurnedCloc
     assert storage.reserve(join(storage), {"mail": 1}, 10) == []
 
 
-def test_a_pause_may_have_an_end_of_which_it_tells(storage: Storage, clock: TurnedClock) -> None:
+def test_a_pause_may_have_an_end_of_which_it_tells(storage: Storage, clock: ManualClock) -> None:
     storage.pause("mail", by="olga", why="a storm", duration=HOUR)
 
     (queue,) = storage.queues()
@@ -483,7 +483,7 @@ def test_a_pause_may_have_an_end_of_which_it_tells(storage: Storage, clock: Turn
     assert event.data == {"by": "olga", "why": "a storm", "until": clock() + HOUR}
 
 
-def test_a_pause_is_ended_when_its_time_is_over_and_not_before(storage: Storage, clock: TurnedClock) -> None:
+def test_a_pause_is_ended_when_its_time_is_over_and_not_before(storage: Storage, clock: ManualClock) -> None:
     job = add(storage)
     storage.pause("mail", duration=HOUR)
     clock.turn("59m")
@@ -500,7 +500,7 @@ def test_a_pause_is_ended_when_its_time_is_over_and_not_before(storage: Storage,
     assert reserve_ids(storage, "mail") == [job.id]
 
 
-def test_a_pause_without_an_end_is_never_over(storage: Storage, clock: TurnedClock) -> None:
+def test_a_pause_without_an_end_is_never_over(storage: Storage, clock: ManualClock) -> None:
     storage.pause("mail", duration=HOUR)
     storage.resume("mail")
     storage.pause("mail")
@@ -511,7 +511,7 @@ def test_a_pause_without_an_end_is_never_over(storage: Storage, clock: TurnedClo
     assert (queue.is_paused, queue.paused_until) == (True, None)
 
 
-def test_a_pause_takes_the_place_of_one_whose_time_is_over(storage: Storage, clock: TurnedClock) -> None:
+def test_a_pause_takes_the_place_of_one_whose_time_is_over(storage: Storage, clock: ManualClock) -> None:
     job = add(storage)
     storage.pause("mail", by="ann", duration=HOUR)
     clock.turn("1h")  # nobody has ended it yet
@@ -530,7 +530,7 @@ def test_a_pause_takes_the_place_of_one_whose_time_is_over(storage: Storage, clo
     assert reserve_ids(storage, "mail") == [job.id]
 
 
-def test_a_pause_without_an_end_takes_the_place_of_one_that_has_one(storage: Storage, clock: TurnedClock) -> None:
+def test_a_pause_without_an_end_takes_the_place_of_one_that_has_one(storage: Storage, clock: ManualClock) -> None:
     job = add(storage)
     storage.pause("mail", by="ann", duration=HOUR)
     clock.turn(1)
@@ -547,7 +547,7 @@ def test_a_pause_without_an_end_takes_the_place_of_one_that_has_one(storage: Sto
     assert reserve_ids(storage, "mail") == [job.id]
 
 
-def test_a_pause_that_has_an_end_is_not_changed_by_another_that_has_one(storage: Storage, clock: TurnedClock) -> None:
+def test_a_pause_that_has_an_end_is_not_changed_by_another_that_has_one(storage: Storage, clock: ManualClock) -> None:
     storage.pause("mail", by="ann", duration=HOUR)
     before = storage.queues()
     clock.turn(1)

@@ -18,7 +18,7 @@ from packhorse.conformance.builders import (
     take,
     tallies,
 )
-from packhorse.core.clock import SECOND, TurnedClock
+from packhorse.core.clock import SECOND, ManualClock
 from packhorse.core.errors import ClientNotFound
 from packhorse.core.event import Kind, Subject
 from packhorse.core.job import COMPLETED, FINAL, UNFINISHED, State
@@ -38,7 +38,7 @@ def served(storage: Storage) -> Storage:
 # --- clients --------------------------------------------------------------------------------------------------------
 
 
-def test_a_client_is_shown_as_it_joined_and_when_it_was_last_seen(served: Storage, clock: TurnedClock) -> None:
+def test_a_client_is_shown_as_it_joined_and_when_it_was_last_seen(served: Storage, clock: ManualClock) -> None:
     served.join_client(ClientInfo("emil", "web shop", {"host": "horse"}))
     clock.turn(5)
     served.join_client(ClientInfo("emil", "web shop", {"host": "horse", "n": 2}))
@@ -72,7 +72,7 @@ def test_of_a_client_it_is_told_how_many_outcomes_it_wants(served: Storage) -> N
     assert {client.id: client.subscriptions for client in served.clients()} == {"carl": 3, "dora": 1}
 
 
-def test_the_event_of_a_client_that_timed_out_names_what_it_wanted(served: Storage, clock: TurnedClock) -> None:
+def test_the_event_of_a_client_that_timed_out_names_what_it_wanted(served: Storage, clock: ManualClock) -> None:
     wanted = sorted(add(served, subscriber="carl").id for _ in range(2))
     clock.turn("2d")
 
@@ -82,7 +82,7 @@ def test_the_event_of_a_client_that_timed_out_names_what_it_wanted(served: Stora
     assert {event.owner: event.data for event in told} == {"carl": {"jobs": wanted}, "dora": None}
 
 
-def test_of_many_that_it_wanted_the_event_names_the_first(served: Storage, clock: TurnedClock) -> None:
+def test_of_many_that_it_wanted_the_event_names_the_first(served: Storage, clock: ManualClock) -> None:
     wanted = new_jobs(MOST_MISSED + 1, subscriber="carl")
     served.enqueue(wanted)
     clock.turn("2d")
@@ -147,7 +147,7 @@ def test_subscriptions_go_with_a_deleted_job(served: Storage) -> None:
 # --- outcomes -------------------------------------------------------------------------------------------------------
 
 
-def test_outcomes_wait_for_a_client_that_was_away(served: Storage, clock: TurnedClock) -> None:
+def test_outcomes_wait_for_a_client_that_was_away(served: Storage, clock: ManualClock) -> None:
     jobs = [add(served, subscriber="carl") for _ in range(3)]
     tokens = {job.id: take(served, job).token for job in jobs}
 

@@ -28,10 +28,9 @@ from packhorse.conformance.builders import (
     tallies,
     unique,
 )
-from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND, TurnedClock
+from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND, ManualClock
 from packhorse.core.errors import WorkerExists
 from packhorse.core.event import Kind, Subject
-from packhorse.core.failure import Failure
 from packhorse.core.job import (
     ABORTED,
     COMPLETED,
@@ -49,7 +48,7 @@ from packhorse.core.job import (
     State,
     Token,
 )
-from packhorse.core.outcome import Completed, Failed, Snoozed, Verdict
+from packhorse.core.outcome import Completed, Failed, Failure, Snoozed, Verdict
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import ClientInfo, EventFilter, LogLine, Pruned, Rescued, Retention, WorkerInfo
 
@@ -59,7 +58,7 @@ MICROSECOND = 1 / SECOND
 
 
 @pytest.mark.parametrize("state", [SCHEDULED, RETRYING])
-def test_a_job_is_due_at_its_microsecond_and_not_before(storage: Storage, clock: TurnedClock, state: State) -> None:
+def test_a_job_is_due_at_its_microsecond_and_not_before(storage: Storage, clock: ManualClock, state: State) -> None:
     job = in_state(storage, state)
     assert job.due_at is not None
 
@@ -74,7 +73,7 @@ def test_a_job_is_due_at_its_microsecond_and_not_before(storage: Storage, clock:
 
 
 @pytest.mark.parametrize("state", [SCHEDULED, RETRYING])
-def test_reserving_promotes_by_itself(storage: Storage, clock: TurnedClock, state: State) -> None:
+def test_reserving_promotes_by_itself(storage: Storage, clock: ManualClock, state: State) -> None:
     job = in_state(storage, state, queue="mail")
     assert job.due_at is not None
 
@@ -84,7 +83,7 @@ def test_reserving_promotes_by_itself(storage: Storage, clock: TurnedClock, stat
     assert reserve_ids(storage) == [job.id]
 
 
-def test_next_due_is_the_nearest(storage: Storage, clock: TurnedClock) -> None:
+def test_next_due_is_the_nearest(storage: Storage, clock: ManualClock) -> None:
     assert storage.next_due() is None
     add(storage, delay=HOUR)
     add(storage, delay=MINUTE)
@@ -95,7 +94,7 @@ def test_next_due_is_the_nearest(storage: Storage, clock: TurnedClock) -> None:
     assert storage.next_due() == 0
 
 
-def test_promote_stops_at_its_limit_and_takes_the_longest_due_first(storage: Storage, clock: TurnedClock) -> None:
+def test_promote_stops_at_its_limit_and_takes_the_longest_due_first(storage: Storage, clock: ManualClock) -> None:
     jobs = [add(storage, delay=delay) for delay in (5, 3, 4, 1, 2)]
     clock.turn(1)
 
@@ -106,7 +105,7 @@ def test_promote_stops_at_its_limit_and_takes_the_longest_due_first(storage: Sto
     assert numbers == [2, 2, 1, 0]
 
 
-def test_time_in_the_schedule_is_not_time_in_line(storage: Storage, clock: TurnedClock) -> None:
+def test_time_in_the_schedule_is_not_time_in_line(storage: Storage, clock: ManualClock) -> None:
     job = add(storage, delay=HOUR, expires=MINUTE, total_timeout=2 * MINUTE)
     assert job.expire_at is None
 
@@ -119,7 +118,7 @@ def test_time_in_the_schedule_is_not_time_in_line(storage: Storage, clock: Turne
 # --- expire ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_job_that_waits_too_long_in_line_is_aborted(storage: Storage, clock: TurnedClock) -> None:
+def test_a_job_that_waits_too_long_in_line_is_aborted(storage: Storage, clock: ManualClock) -> None:
     job = add(storage, expires=MINUTE)
 
     clock.turn(60 - MICROSECOND)
@@ -133,7 +132,7 @@ def test_a_job_that_waits_too_long_in_line_is_aborted(storage: Storage, clock: T
     assert storage.expire() == 0
 
 
-def test_the_wait_in_line_counts_anew_whenever_the_job_comes_into_line(storage: Storage, clock: TurnedClock) -> None:
+def test_the_wait_in_line_counts_anew_whenever_the_job_comes_into_line(storage: Storage, clock: ManualClock) -> None:
     job = add(storage, expires=MINUTE)
     clock.turn(50)
     token = take(storage, job).token
@@ -150,7 +149,7 @@ def test_the_wait_in_line_counts_anew_whenever_the_job_comes_into_line(storage: 
 
 @pytest.mark.parametrize("state", [QUEUED, SCHEDULED, RETRYING])
 def test_a_job_that_lives_too_long_is_aborted_while_it_waits(
-    storage: Storage, clock: TurnedClock, state: State
+    storage: Storage, clock: ManualClock, state: State
 ) -> None:
     born = clock()
     job = add(storage, total_timeout=MINUTE)
@@ -172,7 +171,7 @@ def test_a_job_that_lives_too_long_is_aborted_while_it_waits(
 
 @pytest.mark.parametrize("state", sorted(HELD))
 def test_a_held_job_that_lives_too_long_is_asked_to_stop_once(
-    storage: Storage, clock: TurnedClock, state: State
+    storage: Storage, clock: ManualClock, state: State
 ) -> None:
     job = in_state(storage, state, total_timeout=MINUTE)
     clock.turn(60)
@@ -187,7 +186,7 @@ def test_a_held_job_that_lives_too_long_is_asked_to_stop_once(
     assert (ended.state, ended.reason) == (ABORTED, Reason.JOB_TIMEOUT)
 
 
-def test_expire_stops_at_its_limit_and_goes_on_next_time(storage: Storage, clock: TurnedClock) -> None:
+def test_expire_stops_at_its_limit_and_goes_on_next_time(storage: Storage, clock: ManualClock) -> None:
     storage.enqueue(new_jobs(5, expires=SECOND))
     clock.turn(1)
 
@@ -208,7 +207,7 @@ def test_expire_stops_at_its_limit_and_goes_on_next_time(storage: Storage, clock
     ],
     ids=["fresh", "at the border", "past the border", "a little in the future", "far in the future"],
 )
-def test_a_silent_worker_loses_its_jobs(storage: Storage, clock: TurnedClock, age: int, is_rescued: bool) -> None:
+def test_a_silent_worker_loses_its_jobs(storage: Storage, clock: ManualClock, age: int, is_rescued: bool) -> None:
     job = in_state(storage, RUNNING)
     beat_at = clock()
     storage.beat({WORKER: {}})
@@ -222,7 +221,7 @@ def test_a_silent_worker_loses_its_jobs(storage: Storage, clock: TurnedClock, ag
 
 @pytest.mark.parametrize("step", ["1h", -3_600])
 def test_silence_is_judged_by_the_time_that_the_caller_made_sure_of(
-    storage: Storage, clock: TurnedClock, step: int | str
+    storage: Storage, clock: ManualClock, step: int | str
 ) -> None:
     job = in_state(storage, RUNNING)
     sure = clock()
@@ -234,7 +233,7 @@ def test_silence_is_judged_by_the_time_that_the_caller_made_sure_of(
 
 
 def test_who_was_silent_at_the_time_that_the_caller_made_sure_of_loses_its_jobs(
-    storage: Storage, clock: TurnedClock
+    storage: Storage, clock: ManualClock
 ) -> None:
     job = in_state(storage, RUNNING)
     clock.turn("1m")
@@ -263,7 +262,7 @@ def test_who_was_silent_at_the_time_that_the_caller_made_sure_of_loses_its_jobs(
     ],
 )
 def test_a_worker_has_its_own_lease_if_that_is_longer(
-    storage: Storage, clock: TurnedClock, own: object, age: int, is_rescued: bool
+    storage: Storage, clock: ManualClock, own: object, age: int, is_rescued: bool
 ) -> None:
     storage.join(WorkerInfo(WORKER, info={"lease_s": own, "python": "3.11"}))
     job = in_state(storage, RUNNING)
@@ -277,7 +276,7 @@ def test_a_worker_has_its_own_lease_if_that_is_longer(
     assert [worker.id for worker in storage.workers()] == ([] if is_rescued else [WORKER])
 
 
-def test_the_long_lease_of_one_worker_keeps_no_other_alive(storage: Storage, clock: TurnedClock) -> None:
+def test_the_long_lease_of_one_worker_keeps_no_other_alive(storage: Storage, clock: ManualClock) -> None:
     storage.join(WorkerInfo("bob", info={"lease_s": 90.0}))
     kept, lost = in_state(storage, RUNNING, owner="bob"), in_state(storage, RUNNING)
     clock.turn("1m")
@@ -287,7 +286,7 @@ def test_the_long_lease_of_one_worker_keeps_no_other_alive(storage: Storage, clo
     assert [worker.id for worker in storage.workers()] == ["bob"]
 
 
-def test_a_job_that_had_begun_counts_a_halt(storage: Storage, clock: TurnedClock) -> None:
+def test_a_job_that_had_begun_counts_a_halt(storage: Storage, clock: ManualClock) -> None:
     before = in_state(storage, RUNNING)
     clock.turn("1m")
 
@@ -303,7 +302,7 @@ def test_a_job_that_had_begun_counts_a_halt(storage: Storage, clock: TurnedClock
     assert kinds(storage, job.id)[-2:] == [Kind.HALTED, Kind.READDED]
 
 
-def test_a_job_that_had_not_begun_is_not_blamed(storage: Storage, clock: TurnedClock) -> None:
+def test_a_job_that_had_not_begun_is_not_blamed(storage: Storage, clock: ManualClock) -> None:
     before = in_state(storage, RESERVED)
     clock.turn("1m")
 
@@ -326,7 +325,7 @@ def test_a_job_that_had_begun_unknown_to_the_storage_is_blamed(storage: Storage)
     ]
 
 
-def test_jobs_of_a_dead_application_come_back_first(storage: Storage, clock: TurnedClock) -> None:
+def test_jobs_of_a_dead_application_come_back_first(storage: Storage, clock: ManualClock) -> None:
     begun, reserved = in_state(storage, RUNNING), in_state(storage, RESERVED)
     clock.turn("1m")
 
@@ -336,7 +335,7 @@ def test_jobs_of_a_dead_application_come_back_first(storage: Storage, clock: Tur
     assert stored(storage, reserved.id).rank == reserved.rank
 
 
-def test_a_job_that_halts_too_often_is_dead(storage: Storage, clock: TurnedClock) -> None:
+def test_a_job_that_halts_too_often_is_dead(storage: Storage, clock: ManualClock) -> None:
     job = add(storage, max_halts=2)
 
     states = []
@@ -352,7 +351,7 @@ def test_a_job_that_halts_too_often_is_dead(storage: Storage, clock: TurnedClock
 
 
 @pytest.mark.parametrize("state", sorted(HELD))
-def test_a_rescued_job_that_was_asked_to_stop_is_aborted(storage: Storage, clock: TurnedClock, state: State) -> None:
+def test_a_rescued_job_that_was_asked_to_stop_is_aborted(storage: Storage, clock: ManualClock, state: State) -> None:
     job = in_state(storage, state)
     storage.abort([job.id])
     clock.turn("1m")
@@ -361,7 +360,7 @@ def test_a_rescued_job_that_was_asked_to_stop_is_aborted(storage: Storage, clock
     assert storage.finish([Completed(job.token)]) == [Verdict.STALE]
 
 
-def test_rescue_stops_at_its_limit_and_strikes_the_worker_off_last(storage: Storage, clock: TurnedClock) -> None:
+def test_rescue_stops_at_its_limit_and_strikes_the_worker_off_last(storage: Storage, clock: ManualClock) -> None:
     for _ in range(5):
         in_state(storage, RUNNING)
     clock.turn("1m")
@@ -392,7 +391,7 @@ def test_rescuing_one_owner_stops_at_its_limit_and_leaves_the_others_alone(stora
     assert len(storage.events(EventFilter(kind=Kind.DIED))) == 1
 
 
-def test_only_its_foreman_and_itself_give_up_a_worker_that_beats(storage: Storage, clock: TurnedClock) -> None:
+def test_only_its_foreman_and_itself_give_up_a_worker_that_beats(storage: Storage, clock: ManualClock) -> None:
     storage.join(WorkerInfo("ann", foreman="fm"))
     added = [add(storage) for _ in range(2)]
     taken = storage.reserve("ann", {"mail": 1}, 2)
@@ -412,7 +411,7 @@ def test_only_its_foreman_and_itself_give_up_a_worker_that_beats(storage: Storag
     assert storage.workers() == []
 
 
-def test_a_silent_worker_that_holds_nothing_is_struck_off(storage: Storage, clock: TurnedClock) -> None:
+def test_a_silent_worker_that_holds_nothing_is_struck_off(storage: Storage, clock: ManualClock) -> None:
     join(storage)
     storage.join(WorkerInfo(id="f", subject=Subject.FOREMAN))
     clock.turn("1m")
@@ -427,7 +426,7 @@ def test_a_silent_worker_that_holds_nothing_is_struck_off(storage: Storage, cloc
     }
 
 
-def test_a_late_beat_does_not_revive_a_worker_that_was_struck_off(storage: Storage, clock: TurnedClock) -> None:
+def test_a_late_beat_does_not_revive_a_worker_that_was_struck_off(storage: Storage, clock: ManualClock) -> None:
     job = in_state(storage, RUNNING)
     clock.turn("1m")
     storage.rescue(lease=LEASE, why="silence")
@@ -443,7 +442,7 @@ def test_a_late_beat_does_not_revive_a_worker_that_was_struck_off(storage: Stora
 KEEP = Retention(completed=HOUR, dead=2 * HOUR, aborted=3 * HOUR, events=DAY, clients=DAY)
 
 
-def test_each_final_state_has_its_own_retention(storage: Storage, clock: TurnedClock) -> None:
+def test_each_final_state_has_its_own_retention(storage: Storage, clock: ManualClock) -> None:
     jobs = in_every_state(storage)
 
     left = []
@@ -457,7 +456,7 @@ def test_each_final_state_has_its_own_retention(storage: Storage, clock: TurnedC
     assert tallies(storage) == recount(storage)
 
 
-def test_a_job_is_kept_to_the_end_of_its_retention(storage: Storage, clock: TurnedClock) -> None:
+def test_a_job_is_kept_to_the_end_of_its_retention(storage: Storage, clock: ManualClock) -> None:
     in_state(storage, COMPLETED)
 
     clock.turn(3_600 - MICROSECOND)
@@ -466,7 +465,7 @@ def test_a_job_is_kept_to_the_end_of_its_retention(storage: Storage, clock: Turn
     assert storage.prune(KEEP) == Pruned(jobs=1)
 
 
-def test_a_pruned_job_goes_with_its_log_and_its_last_event_stays(storage: Storage, clock: TurnedClock) -> None:
+def test_a_pruned_job_goes_with_its_log_and_its_last_event_stays(storage: Storage, clock: ManualClock) -> None:
     job = in_state(storage, COMPLETED)
     storage.append_log(Token(job.id, WORKER, job.fence), [LogLine("a line")])
     clock.turn("2h")
@@ -478,7 +477,7 @@ def test_a_pruned_job_goes_with_its_log_and_its_last_event_stays(storage: Storag
     assert kinds(storage, job.id)[-1] is Kind.DELETED
 
 
-def test_persistent_jobs_stay(storage: Storage, clock: TurnedClock) -> None:
+def test_persistent_jobs_stay(storage: Storage, clock: ManualClock) -> None:
     for state in FINAL:
         in_state(storage, state, persistent=True)
     clock.turn("10d")
@@ -486,7 +485,7 @@ def test_persistent_jobs_stay(storage: Storage, clock: TurnedClock) -> None:
     assert storage.prune(KEEP).jobs == 0
 
 
-def test_jobs_with_subscribers_stay_until_the_last_has_gone(storage: Storage, clock: TurnedClock) -> None:
+def test_jobs_with_subscribers_stay_until_the_last_has_gone(storage: Storage, clock: ManualClock) -> None:
     storage.join_client(ClientInfo("carl"))
     job = in_state(storage, COMPLETED, subscriber="carl")
     clock.turn("2h")
@@ -497,7 +496,7 @@ def test_jobs_with_subscribers_stay_until_the_last_has_gone(storage: Storage, cl
     assert storage.get(job.id) is None
 
 
-def test_holders_of_a_key_whose_period_runs_stay(storage: Storage, clock: TurnedClock) -> None:
+def test_holders_of_a_key_whose_period_runs_stay(storage: Storage, clock: ManualClock) -> None:
     job = in_state(storage, COMPLETED, unique=unique(period=4 * HOUR))
     clock.turn("2h")
 
@@ -507,7 +506,7 @@ def test_holders_of_a_key_whose_period_runs_stay(storage: Storage, clock: Turned
     assert storage.prune(KEEP).jobs == 1
 
 
-def test_old_events_go_and_young_ones_stay(storage: Storage, clock: TurnedClock) -> None:
+def test_old_events_go_and_young_ones_stay(storage: Storage, clock: ManualClock) -> None:
     old = add(storage)
     clock.turn(DAY / SECOND - 1)
     young = add(storage)
@@ -520,7 +519,7 @@ def test_old_events_go_and_young_ones_stay(storage: Storage, clock: TurnedClock)
     assert stored(storage, old.id) == old
 
 
-def test_prune_stops_at_its_limit_and_says_that_there_is_more(storage: Storage, clock: TurnedClock) -> None:
+def test_prune_stops_at_its_limit_and_says_that_there_is_more(storage: Storage, clock: ManualClock) -> None:
     for _ in range(5):
         in_state(storage, COMPLETED)
     clock.turn("2h")
@@ -534,7 +533,7 @@ def test_prune_stops_at_its_limit_and_says_that_there_is_more(storage: Storage, 
     assert storage.prune(KEEP, limit=2) == Pruned()
 
 
-def test_events_too_are_pruned_in_bounded_steps_all_but_the_newest(storage: Storage, clock: TurnedClock) -> None:
+def test_events_too_are_pruned_in_bounded_steps_all_but_the_newest(storage: Storage, clock: ManualClock) -> None:
     for _ in range(6):
         add(storage)
     clock.turn("2d")
@@ -547,7 +546,7 @@ def test_events_too_are_pruned_in_bounded_steps_all_but_the_newest(storage: Stor
     assert max(one.events for one in rounds) == 2
 
 
-def test_clients_that_are_silent_for_too_long_are_forgotten(storage: Storage, clock: TurnedClock) -> None:
+def test_clients_that_are_silent_for_too_long_are_forgotten(storage: Storage, clock: ManualClock) -> None:
     for name in ("quiet", "lively"):
         storage.join_client(ClientInfo(name))
     job = in_state(storage, COMPLETED, subscriber="quiet")
@@ -566,7 +565,7 @@ def test_clients_that_are_silent_for_too_long_are_forgotten(storage: Storage, cl
 
 
 def test_whoever_comes_later_knows_the_clients_and_forgets_those_that_stay_silent(
-    storage: Storage, neighbour: Storage, clock: TurnedClock
+    storage: Storage, neighbour: Storage, clock: ManualClock
 ) -> None:
     """As a manager that was restarted: who was there, and when each was last heard of, is not only in a process."""
     for name in ("quiet", "lively"):

@@ -13,11 +13,10 @@ import pytest
 from msgspec.structs import replace
 
 from packhorse.conformance.builders import WORKER, add, at_once, in_state, join, kinds, new_job, snapshot, stored
-from packhorse.core.clock import SECOND, TurnedClock
+from packhorse.core.clock import SECOND, ManualClock
 from packhorse.core.errors import WorkerExists
-from packhorse.core.event import Kind, Subject
+from packhorse.core.event import ForemanAction, ForemanOrder, Kind, Subject
 from packhorse.core.job import ABORTED, HELD, QUEUED, RESERVED, RUNNING, Reason, State
-from packhorse.core.order import Do, Order
 from packhorse.core.outcome import Completed, Verdict
 from packhorse.storage.contract import OTHER_QUEUES, Storage
 from packhorse.storage.records import EventFilter, Stop, WorkerInfo
@@ -28,7 +27,7 @@ LONG = 60.0
 # --- join and beat --------------------------------------------------------------------------------------------------
 
 
-def test_a_worker_is_shown_as_it_joined(storage: Storage, clock: TurnedClock) -> None:
+def test_a_worker_is_shown_as_it_joined(storage: Storage, clock: ManualClock) -> None:
     told = WorkerInfo(
         "w1",
         foreman="f1",
@@ -49,7 +48,7 @@ def test_a_worker_is_shown_as_it_joined(storage: Storage, clock: TurnedClock) ->
     assert [event.owner for event in storage.events(EventFilter(kind=Kind.STARTED))] == ["w1", "f1"]
 
 
-def test_nobody_joins_under_the_id_of_a_living_worker(storage: Storage, clock: TurnedClock) -> None:
+def test_nobody_joins_under_the_id_of_a_living_worker(storage: Storage, clock: ManualClock) -> None:
     storage.join(WorkerInfo("ruby-1", queues=["sums"], info={"start": "one"}))
     job = in_state(storage, RUNNING, owner="ruby-1")
     clock.turn(10)
@@ -63,7 +62,7 @@ def test_nobody_joins_under_the_id_of_a_living_worker(storage: Storage, clock: T
     assert stored(storage, job.id) == job
 
 
-def test_joining_again_in_the_same_process_does_no_harm(storage: Storage, clock: TurnedClock) -> None:
+def test_joining_again_in_the_same_process_does_no_harm(storage: Storage, clock: ManualClock) -> None:
     told = WorkerInfo("ruby-1", info={"start": "one"})
     storage.join(told)
     job = in_state(storage, RUNNING, owner="ruby-1")
@@ -78,7 +77,7 @@ def test_joining_again_in_the_same_process_does_no_harm(storage: Storage, clock:
 
 
 def test_who_joins_under_the_id_of_a_silent_worker_finds_its_jobs_taken_back(
-    storage: Storage, clock: TurnedClock
+    storage: Storage, clock: ManualClock
 ) -> None:
     storage.join(WorkerInfo("ruby-1", info={"start": "one"}))
     running, reserved = (in_state(storage, state, owner="ruby-1") for state in (RUNNING, RESERVED))
@@ -97,7 +96,7 @@ def test_who_joins_under_the_id_of_a_silent_worker_finds_its_jobs_taken_back(
     assert (worker.joined_at, worker.info) == (clock(), {"start": "two"})
 
 
-def test_a_worker_that_has_a_longer_lease_keeps_its_id_for_so_long(storage: Storage, clock: TurnedClock) -> None:
+def test_a_worker_that_has_a_longer_lease_keeps_its_id_for_so_long(storage: Storage, clock: ManualClock) -> None:
     storage.join(WorkerInfo("ruby-1", info={"lease_s": 60}))
     clock.turn(59)
 
@@ -123,7 +122,7 @@ def test_of_those_who_join_at_once_under_one_id_one_does(storage: Storage, neigh
     assert len(storage.events(EventFilter(kind=Kind.STARTED))) == 1
 
 
-def test_a_beat_overwrites_the_record_and_is_no_event(storage: Storage, clock: TurnedClock) -> None:
+def test_a_beat_overwrites_the_record_and_is_no_event(storage: Storage, clock: ManualClock) -> None:
     join(storage, "w1")
     join(storage, "w2")
     before = storage.events(EventFilter())
@@ -174,7 +173,7 @@ def test_a_beat_tells_only_about_the_owners_that_were_asked_for(storage: Storage
 # --- leave ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_worker_that_leaves_hands_back_what_it_holds(storage: Storage, clock: TurnedClock) -> None:
+def test_a_worker_that_leaves_hands_back_what_it_holds(storage: Storage, clock: ManualClock) -> None:
     reserved, running = in_state(storage, RESERVED), in_state(storage, RUNNING)
     asked, other = in_state(storage, RUNNING), in_state(storage, RUNNING, owner="bob")
     storage.abort([asked.id])
@@ -240,7 +239,7 @@ def test_what_a_worker_has_done_is_recorded_as_an_event(storage: Storage) -> Non
     assert {name: event.data[name] for name in ("completed", "by_task")} == {"completed": 12, "by_task": {"send": 12}}
 
 
-def test_each_event_of_a_worker_carries_its_record(storage: Storage, clock: TurnedClock) -> None:
+def test_each_event_of_a_worker_carries_its_record(storage: Storage, clock: ManualClock) -> None:
     info = {"code_version": "v1", "tasks": ["send"]}
     for owner in ("leaves", "dies"):
         storage.join(WorkerInfo(owner, foreman="f", host="a", pid=7, queues=["mail", "sms"], concurrency=3, info=info))
@@ -271,17 +270,17 @@ def test_each_event_of_a_worker_carries_its_record(storage: Storage, clock: Turn
 # --- wake-up --------------------------------------------------------------------------------------------------------
 
 
-def _resume_and_pause(storage: Storage, clock: TurnedClock) -> None:
+def _resume_and_pause(storage: Storage, clock: ManualClock) -> None:
     storage.resume("mail")
     storage.pause("mail")
 
 
-def _promote(storage: Storage, clock: TurnedClock) -> None:
+def _promote(storage: Storage, clock: ManualClock) -> None:
     clock.turn(1)
     storage.promote()
 
 
-WAKERS: dict[str, Callable[[Storage, TurnedClock], object]] = {
+WAKERS: dict[str, Callable[[Storage, ManualClock], object]] = {
     "enqueue": lambda storage, clock: storage.enqueue([new_job()]),
     "interrupt": lambda storage, clock: storage.interrupt(),
     "resume": _resume_and_pause,
@@ -290,7 +289,7 @@ WAKERS: dict[str, Callable[[Storage, TurnedClock], object]] = {
 
 
 @pytest.mark.parametrize("cause", WAKERS)
-def test_a_sleeper_is_woken(storage: Storage, clock: TurnedClock, cause: str) -> None:
+def test_a_sleeper_is_woken(storage: Storage, clock: ManualClock, cause: str) -> None:
     storage.enqueue([new_job(delay=number * SECOND) for number in range(1, 500)])
     woken: list[bool] = []
     sleeper = threading.Thread(target=lambda: woken.append(storage.wait(60)), daemon=True)
@@ -408,7 +407,7 @@ def test_a_storage_that_was_closed_opens_again_when_it_is_used(storage: Storage)
     assert storage.get(job.id) == job
 
 
-def test_a_storage_says_how_it_is(storage: Storage, clock: TurnedClock) -> None:
+def test_a_storage_says_how_it_is(storage: Storage, clock: ManualClock) -> None:
     add(storage)
 
     health = storage.health()
@@ -432,17 +431,22 @@ def test_what_a_process_has_measured_of_its_calls_is_told_in_sums(storage: Stora
 # --- orders -----------------------------------------------------------------------------------------------------------
 
 
-def test_an_order_is_kept_for_its_foreman_with_who_gave_it(storage: Storage, clock: TurnedClock) -> None:
+def test_an_order_is_kept_for_its_foreman_with_who_gave_it(storage: Storage, clock: ManualClock) -> None:
     storage.join(WorkerInfo("f1", subject=Subject.FOREMAN))
     storage.join(WorkerInfo("f2", subject=Subject.FOREMAN))
     clock.turn(1)
 
-    orders = [Order(Do.SCALE, least=2, most=8), Order(Do.STOP, worker="w1", now=True)]
-    taken = [storage.order("f1", order, by="olga") for order in orders] + [storage.order("f2", Order(Do.QUIET))]
+    orders = [
+        ForemanOrder(ForemanAction.SCALE, least=2, most=8),
+        ForemanOrder(ForemanAction.STOP, worker="w1", now=True),
+    ]
+    taken = [storage.order("f1", order, by="olga") for order in orders] + [
+        storage.order("f2", ForemanOrder(ForemanAction.QUIET))
+    ]
 
     found = storage.events(EventFilter(subject=Subject.FOREMAN, kind=Kind.ORDERED, owner="f1"))
     assert taken == [True, True, True]
-    assert [Order.of(event) for event in found] == orders
+    assert [ForemanOrder.of(event) for event in found] == orders
     assert [(event.at, event.data and event.data["by"]) for event in found] == [(clock(), "olga")] * 2
     assert storage.events(EventFilter(kind=Kind.ORDERED, owner="f2"))[0].data == {"do": "quiet"}
 
@@ -452,7 +456,7 @@ def test_an_order_for_somebody_unknown_is_refused_and_leaves_no_trace(storage: S
     storage.leave("f1")
     before = storage.events(EventFilter())
 
-    assert not storage.order("f1", Order(Do.STOP), by="olga")
+    assert not storage.order("f1", ForemanOrder(ForemanAction.STOP), by="olga")
     assert storage.events(EventFilter()) == before
 
 

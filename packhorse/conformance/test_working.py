@@ -28,10 +28,9 @@ from packhorse.conformance.builders import (
     take,
     tallies,
 )
-from packhorse.core.clock import HOUR, SECOND, TurnedClock
+from packhorse.core.clock import HOUR, SECOND, ManualClock
 from packhorse.core.errors import WorkerNotFound
 from packhorse.core.event import Kind
-from packhorse.core.failure import Failure
 from packhorse.core.job import (
     ABORTED,
     COMPLETED,
@@ -49,7 +48,7 @@ from packhorse.core.job import (
     Token,
     rank_of,
 )
-from packhorse.core.outcome import Completed, Failed, Outcome, Overrun, Released, Snoozed, Stopped, Verdict
+from packhorse.core.outcome import Completed, Failed, Failure, Outcome, Overrun, Released, Snoozed, Stopped, Verdict
 from packhorse.storage.contract import BATCH, Storage
 from packhorse.storage.records import CheckIn, CheckInAnswer, Enqueued, LogKind, LogLine, TaskInfo, dropped_lines
 
@@ -65,7 +64,7 @@ OUTCOMES: dict[str, Callable[[Token], Outcome]] = {
 # --- reserve --------------------------------------------------------------------------------------------------------
 
 
-def test_a_reserved_job_belongs_to_one_worker(storage: Storage, clock: TurnedClock) -> None:
+def test_a_reserved_job_belongs_to_one_worker(storage: Storage, clock: ManualClock) -> None:
     job = add(storage)
     clock.turn(2)
 
@@ -153,7 +152,7 @@ def test_the_fence_rises_whenever_the_job_changes_hands(storage: Storage) -> Non
 # --- start and finish -----------------------------------------------------------------------------------------------
 
 
-def test_starting_counts_the_attempt_once(storage: Storage, clock: TurnedClock) -> None:
+def test_starting_counts_the_attempt_once(storage: Storage, clock: ManualClock) -> None:
     token = take(storage, add(storage)).token
     clock.turn(3)
 
@@ -165,7 +164,7 @@ def test_starting_counts_the_attempt_once(storage: Storage, clock: TurnedClock) 
     assert kinds(storage, job.id) == [Kind.ADDED, Kind.RESERVED, Kind.STARTED]
 
 
-def test_a_job_that_is_marked_late_began_when_its_worker_says(storage: Storage, clock: TurnedClock) -> None:
+def test_a_job_that_is_marked_late_began_when_its_worker_says(storage: Storage, clock: ManualClock) -> None:
     first, second, third = (take(storage, add(storage)).token for _ in range(3))
     clock.turn(10)
 
@@ -179,7 +178,7 @@ def test_a_job_that_is_marked_late_began_when_its_worker_says(storage: Storage, 
     assert storage.totals()["waited"] == 6 * SECOND
 
 
-def test_a_job_that_was_not_started_is_marked_on_the_way(storage: Storage, clock: TurnedClock) -> None:
+def test_a_job_that_was_not_started_is_marked_on_the_way(storage: Storage, clock: ManualClock) -> None:
     token = take(storage, add(storage)).token
     clock.turn(10)
 
@@ -193,7 +192,7 @@ def test_a_job_that_was_not_started_is_marked_on_the_way(storage: Storage, clock
 @pytest.mark.parametrize("held", [RESERVED, RUNNING])
 @pytest.mark.parametrize("name", OUTCOMES)
 def test_what_a_worker_measured_stays_with_the_job(
-    storage: Storage, clock: TurnedClock, name: str, held: State
+    storage: Storage, clock: ManualClock, name: str, held: State
 ) -> None:
     token = in_state(storage, held).token
     clock.turn(10)
@@ -208,7 +207,7 @@ def test_what_a_worker_measured_stays_with_the_job(
     ]
 
 
-def test_a_job_that_nobody_measured_took_until_its_end_was_written_down(storage: Storage, clock: TurnedClock) -> None:
+def test_a_job_that_nobody_measured_took_until_its_end_was_written_down(storage: Storage, clock: ManualClock) -> None:
     job = run(storage, in_state(storage, QUEUED))
     clock.turn(10)
 
@@ -218,7 +217,7 @@ def test_a_job_that_nobody_measured_took_until_its_end_was_written_down(storage:
 
 
 @pytest.mark.parametrize("ran", [0, 7])
-def test_each_attempt_has_its_own_measure_or_none(storage: Storage, clock: TurnedClock, ran: int) -> None:
+def test_each_attempt_has_its_own_measure_or_none(storage: Storage, clock: ManualClock, ran: int) -> None:
     job = finish(storage, Failed(run(storage, add(storage)).token, FAILURE, retry_in=0, ran=SECOND))
     assert job.ran == SECOND
     clock.turn(2)
@@ -232,7 +231,7 @@ def test_each_attempt_has_its_own_measure_or_none(storage: Storage, clock: Turne
     assert job.took(None) == (ran or 10 * SECOND)
 
 
-def test_a_lost_attempt_has_not_the_measure_of_the_one_before(storage: Storage, clock: TurnedClock) -> None:
+def test_a_lost_attempt_has_not_the_measure_of_the_one_before(storage: Storage, clock: ManualClock) -> None:
     job = add(storage, max_halts=1)
     job = finish(storage, Failed(run(storage, job).token, FAILURE, retry_in=0, ran=SECOND))
     clock.turn(2)
@@ -246,7 +245,7 @@ def test_a_lost_attempt_has_not_the_measure_of_the_one_before(storage: Storage, 
 
 
 def test_a_job_that_is_taken_back_before_it_began_keeps_the_measure_of_its_attempt(
-    storage: Storage, clock: TurnedClock
+    storage: Storage, clock: ManualClock
 ) -> None:
     job = finish(storage, Failed(run(storage, add(storage)).token, FAILURE, retry_in=0, ran=SECOND))
     clock.turn(2)
@@ -259,7 +258,7 @@ def test_a_job_that_is_taken_back_before_it_began_keeps_the_measure_of_its_attem
     assert (job.state, job.ran, job.took(None)) == (ABORTED, SECOND, SECOND)
 
 
-def test_a_failed_job_waits_for_its_next_attempt(storage: Storage, clock: TurnedClock) -> None:
+def test_a_failed_job_waits_for_its_next_attempt(storage: Storage, clock: ManualClock) -> None:
     token = run(storage, add(storage)).token
     clock.turn(1)
 
@@ -270,7 +269,7 @@ def test_a_failed_job_waits_for_its_next_attempt(storage: Storage, clock: Turned
     assert (job.owner, job.last_owner, job.finished_at) == (None, WORKER, None)
 
 
-def test_a_failed_job_without_tries_is_dead(storage: Storage, clock: TurnedClock) -> None:
+def test_a_failed_job_without_tries_is_dead(storage: Storage, clock: ManualClock) -> None:
     job = finish(storage, Failed(run(storage, add(storage)).token, FAILURE))
 
     assert (job.state, job.failures, job.reason, job.finished_at) == (DEAD, 1, Reason.FAILED, clock())
@@ -316,7 +315,7 @@ def test_a_job_whose_time_was_over_is_no_longer_its_workers(storage: Storage) ->
     assert stored(storage, job.id) == left
 
 
-def test_a_snoozed_job_comes_back_and_no_failure_is_counted(storage: Storage, clock: TurnedClock) -> None:
+def test_a_snoozed_job_comes_back_and_no_failure_is_counted(storage: Storage, clock: ManualClock) -> None:
     job = finish(storage, Snoozed(run(storage, add(storage)).token, 30 * SECOND))
 
     assert (job.state, job.due_at, job.snoozes, job.failures) == (SCHEDULED, clock() + 30 * SECOND, 1, 0)
@@ -324,7 +323,7 @@ def test_a_snoozed_job_comes_back_and_no_failure_is_counted(storage: Storage, cl
     assert take(storage, job).id == job.id
 
 
-def test_a_job_can_fail_until_its_tries_are_over(storage: Storage, clock: TurnedClock) -> None:
+def test_a_job_can_fail_until_its_tries_are_over(storage: Storage, clock: ManualClock) -> None:
     job = add(storage, max_attempts=3)
 
     for retry_in in (SECOND, SECOND, None):
@@ -564,7 +563,7 @@ def test_a_job_that_goes_straight_back_into_line_can_be_reserved_in_the_same_ste
 
 @pytest.mark.parametrize("held", [RESERVED, RUNNING])
 def test_a_released_job_is_in_line_again_and_nothing_is_counted(
-    storage: Storage, clock: TurnedClock, held: State
+    storage: Storage, clock: ManualClock, held: State
 ) -> None:
     before = in_state(storage, held)
     clock.turn(4)
@@ -606,7 +605,7 @@ def test_a_forced_job_that_is_released_is_forced_still(storage: Storage) -> None
     assert stored(storage, job.id).is_forced
 
 
-def test_a_halted_job_that_snoozed_is_halted_no_more(storage: Storage, clock: TurnedClock) -> None:
+def test_a_halted_job_that_snoozed_is_halted_no_more(storage: Storage, clock: ManualClock) -> None:
     job = in_state(storage, RUNNING)
     storage.rescue_owner(WORKER, foreman=WORKER, why="signal 9")
 
@@ -622,7 +621,7 @@ def test_a_halted_job_that_snoozed_is_halted_no_more(storage: Storage, clock: Tu
 
 
 @pytest.mark.parametrize("held", [RESERVED, RUNNING])
-def test_a_check_in_is_kept_with_the_job_and_in_its_log(storage: Storage, clock: TurnedClock, held: State) -> None:
+def test_a_check_in_is_kept_with_the_job_and_in_its_log(storage: Storage, clock: ManualClock, held: State) -> None:
     token = in_state(storage, held).token
     clock.turn(5)
 
@@ -637,7 +636,7 @@ def test_a_check_in_is_kept_with_the_job_and_in_its_log(storage: Storage, clock:
     assert {line.at for line in lines} == {clock()}
 
 
-def test_a_check_in_without_a_word_is_a_sign_of_life(storage: Storage, clock: TurnedClock) -> None:
+def test_a_check_in_without_a_word_is_a_sign_of_life(storage: Storage, clock: ManualClock) -> None:
     token = in_state(storage, RUNNING).token
     storage.check_in([CheckIn(token, "half way", 50, "pages")])
     clock.turn(5)
@@ -668,7 +667,7 @@ def test_the_next_attempt_begins_without_the_progress_of_the_last(storage: Stora
     assert (taken.progress, taken.progress_text, taken.checkin, taken.checkin_at) == (None, None, None, None)
 
 
-def test_log_lines_are_kept_in_order_with_the_attempt(storage: Storage, clock: TurnedClock) -> None:
+def test_log_lines_are_kept_in_order_with_the_attempt(storage: Storage, clock: ManualClock) -> None:
     job = in_state(storage, RUNNING)
     storage.append_log(job.token, [LogLine("one"), LogLine("oh", LogKind.ERROR)])
     finish(storage, Failed(job.token, FAILURE, retry_in=0))
@@ -735,7 +734,7 @@ def test_appending_no_lines_changes_nothing(storage: Storage) -> None:
 
 
 def test_a_line_has_the_time_at_which_it_was_said_and_the_attempt_that_its_worker_names(
-    storage: Storage, clock: TurnedClock
+    storage: Storage, clock: ManualClock
 ) -> None:
     job = in_state(storage, RESERVED)  # a quick one: that it has begun is told with its end
 

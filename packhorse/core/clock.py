@@ -1,7 +1,7 @@
 """Time, as Packhorse keeps it: whole microseconds since 1970, of the storage's clock.
 
 Clients never send their own time, only durations; a storage adds them to its own `now`. Tests hand a storage a
-`TurnedClock` and turn it by hand.
+`ManualClock` and turn it by hand.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def now() -> int:
     return time.time_ns() // 1_000
 
 
-class TurnedClock:
+class ManualClock:
     """A clock that stands still until it is turned.
 
-    >>> clock = TurnedClock(1_000)
+    >>> clock = ManualClock(1_000)
     >>> clock.turn("2s")
     >>> clock()
     2001000

@@ -1,13 +1,19 @@
 """What a running task may know and touch of its own job: `current_job()`.
 
-The context touches no storage. What it has to say goes to a `Line`, which the executor hands in: in a thread or a
+The context touches no storage. What it has to say goes to a `WorkerLink`, which the executor hands in: in a thread or a
 coroutine the worker's own desk, in an isolated child a pipe to it. Saying something costs about a microsecond; the desk
 writes it down a little later, together with what others say.
 """
 
 from __future__ import annotations
 
+import inspect
+import re
+import sys
 import time
+import types
+import typing
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from datetime import datetime
 from functools import cached_property
@@ -16,15 +22,15 @@ from typing import Any, Protocol
 
 import msgspec
 
-from packhorse.core.answer import Snooze
 from packhorse.core.clock import SECOND, Duration, to_datetime
 from packhorse.core.errors import BadValue, PackhorseError, WaitRefused
 from packhorse.core.job import Job
+from packhorse.core.outcome import Snooze
 
 MESSAGE_LIMIT = 10_000
 
 
-class Line(Protocol):
+class WorkerLink(Protocol):
     """Where a running job's words go."""
 
     def log(self, message: str, kind: str = "log") -> None:
@@ -44,10 +50,15 @@ class JobContext:
     """The job that runs right now. `local` is yours: a fresh namespace for each attempt, for middleware to fill."""
 
     def __init__(
-        self, job: Job, args: dict[str, Any], line: Line, timeout: int | None = None, max_attempts: int | None = None
+        self,
+        job: Job,
+        args: dict[str, Any],
+        link: WorkerLink,
+        timeout: int | None = None,
+        max_attempts: int | None = None,
     ) -> None:
         self._job = job
-        self._line = line
+        self._link = link
         self._began_at = time.monotonic()
         self._timeout = timeout
         self._max_attempts = max_attempts or job.max_attempts
@@ -120,28 +131,28 @@ class JobContext:
     @property
     def is_stopping(self) -> bool:
         """As `should_stop`, for middleware: that it has looked does not mean that the task knows."""
-        return self._line.is_stopping()
+        return self._link.is_stopping()
 
     @property
     def should_stop(self) -> bool:
         """Has somebody asked the job, or the whole worker, to stop?"""
-        return self._line.should_stop()
+        return self._link.should_stop()
 
     def checkin(self, message: str | None = None) -> bool:
         """Say that you are alive, and what you are at. True: stop, please."""
-        self._line.check_in(tidy(message), None, None)
-        return self._line.should_stop()
+        self._link.check_in(tidy(message), None, None)
+        return self._link.should_stop()
 
     def progress(self, percent: int, text: str | None = None) -> bool:
         """Say how far you are, in whole percent. Also a check-in: True means stop, please."""
         if isinstance(percent, bool) or not isinstance(percent, int) or not 0 <= percent <= 100:
             raise BadValue(f"progress must be a whole number from 0 to 100, not {percent!r}")
-        self._line.check_in(None, percent, tidy(text))
-        return self._line.should_stop()
+        self._link.check_in(None, percent, tidy(text))
+        return self._link.should_stop()
 
     def log(self, message: object) -> None:
         """Add a line to the job's log."""
-        self._line.log(tidy(message) or "")
+        self._link.log(tidy(message) or "")
 
     def snooze(self, delay: Duration) -> Snooze:
         """`return job.snooze("10m")`: call me again later."""
@@ -179,3 +190,68 @@ def tidy(value: object) -> str | None:
         return None
     text = str(value).encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
     return text if len(text) <= MESSAGE_LIMIT else f"{text[:MESSAGE_LIMIT]}…"
+
+
+Resolve = Callable[[Any], Any]
+"""The type that an annotation stands for; raises where its names cannot be found yet."""
+
+_NAMES = re.compile(r"\bJobContext\b")
+_LIKE_IT = ("job", "ctx", "context")
+_STARRED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def find_context_parameter(
+    task: str, parameters: Mapping[str, inspect.Parameter], resolve: Resolve
+) -> inspect.Parameter | None:
+    """The parameter that the running job is handed to; None: there is none. A shape that cannot be meant raises
+    BadValue, which shows one that can."""
+    found = [one for one in parameters.values() if _is_context(one.annotation, resolve)]
+    if len(found) > 1:
+        names = " and ".join(repr(one.name) for one in found)
+        raise _wrong(task, f"{names} are both the running job", parameters, found[0].name)
+    if found and found[0].kind in _STARRED:
+        raise _wrong(task, f"{found[0].name!r} collects arguments, and there is one running job", parameters, "job")
+    for one in parameters.values():
+        hint = _resolved(one.annotation, resolve)
+        if (typing.get_origin(hint) or hint) in (Job, *_handles()):
+            what = f"{one.name!r} cannot be stored as an argument, nor is it how a task gets its own job"
+            raise _wrong(task, what, parameters, one.name)
+    return found[0] if found else None
+
+
+def hint_for_missing(names: list[str]) -> str | None:
+    """What to try if these arguments are missing: one of them may be meant for the running job."""
+    like = next((name for name in names if name in _LIKE_IT), None)
+    return f"if {like!r} is meant to be the running job, write {like}: JobContext" if like else None
+
+
+def _is_context(annotation: Any, resolve: Resolve) -> bool:
+    found = _resolved(annotation, resolve)
+    if isinstance(found, str):  # perhaps it is imported for type checkers only
+        return _NAMES.search(found) is not None
+    if typing.get_origin(found) in (typing.Union, types.UnionType):
+        return set(typing.get_args(found)) == {JobContext, types.NoneType}
+    return found is JobContext
+
+
+def _resolved(annotation: Any, resolve: Resolve) -> Any:
+    """The type, or the text where it cannot be found yet."""
+    if not isinstance(annotation, str):
+        return annotation
+    try:
+        return resolve(annotation)
+    except Exception:  # noqa: BLE001 - names that do not exist yet, or a hint's own code; whoever decodes says so
+        return annotation
+
+
+def _handles() -> tuple[type, ...]:
+    """What users hold of other jobs; known only where it is loaded."""
+    module = sys.modules.get("packhorse.client.job")
+    handle = getattr(module, "JobHandle", None)
+    return (handle,) if handle is not None else ()
+
+
+def _wrong(task: str, what: str, parameters: Mapping[str, inspect.Parameter], name: str) -> BadValue:
+    others = [one for one in parameters if one != name and parameters[one].kind not in _STARRED]
+    shown = ", ".join([f"{name}: JobContext", *others[:2], *(["…"] if len(others) > 2 else [])])
+    return BadValue(f"{task}(): {what}", hint=f"write def {task.rpartition('.')[2]}({shown}), with one JobContext")

@@ -1,4 +1,4 @@
-"""Turns: how queues of one rank share the workers, by weight.
+"""Fair sharing: how queues of one rank share the workers, by weight.
 
 Each queue has a pass that rises by 1/weight for every job taken; the queue with the lowest pass goes next. So a
 queue of weight 3 gets three turns for one of weight 1, exactly, and a backlog of a million starves nobody.
@@ -17,7 +17,7 @@ _seq_of = attrgetter("seq")
 _place_of = itemgetter(0, 1, 2)
 
 
-class Turns:
+class FairShare:
     """The passes of the queues that this process has served."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Turns:
     def share(self, available: Mapping[str, int], weights: Mapping[str, int], limit: int) -> dict[str, int]:
         """How many jobs to take from each queue: at most `limit` in all and `available[queue]` from each.
 
-        >>> Turns().share({"a": 400, "b": 400}, {"a": 3, "b": 1}, 100)
+        >>> FairShare().share({"a": 400, "b": 400}, {"a": 3, "b": 1}, 100)
         {'a': 75, 'b': 25}
         """
         if len(available) == 1:

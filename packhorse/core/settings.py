@@ -51,7 +51,7 @@ def mask_urls(text: str) -> str:
     return _URL.sub(lambda found: found[1] + mask_url(found[2]), text) if "://" in text else text
 
 
-class Text(msgspec.Struct, frozen=True):
+class TextSetting(msgspec.Struct, frozen=True):
     """A kind of setting: `read` takes a user's value or raises BadValue, `show` writes the kept value for people."""
 
     example: str
@@ -67,7 +67,7 @@ class Text(msgspec.Struct, frozen=True):
         return mask_url(value)
 
 
-class Secret(Text, frozen=True):
+class SecretSetting(TextSetting, frozen=True):
     """Text that is never shown."""
 
     def read(self, name: str, value: object) -> object:
@@ -79,8 +79,8 @@ class Secret(Text, frozen=True):
         return "***"
 
 
-class Words(msgspec.Struct, frozen=True):
-    """Words: users write a list of them, or one text with commas between. Nothing in them has a meaning of its own."""
+class WordsSetting(msgspec.Struct, frozen=True):
+    """A list of words. Users write a list, or one text with commas. No character in a word has a special meaning."""
 
     example: str
 
@@ -100,7 +100,7 @@ class Words(msgspec.Struct, frozen=True):
         return ",".join(value)
 
 
-class Networks(msgspec.Struct, frozen=True):
+class NetworksSetting(msgspec.Struct, frozen=True):
     """Addresses and networks, such as 10.0.0.0/8: users write a list of them, or one text with commas between. `*` is
     every address."""
 
@@ -128,7 +128,7 @@ def _is_list(value: object) -> TypeGuard[Iterable[object]]:
     return isinstance(value, list | tuple | set | frozenset)
 
 
-class Whole(msgspec.Struct, frozen=True):
+class NumberSetting(msgspec.Struct, frozen=True):
     """A whole number between two bounds."""
 
     least: int
@@ -153,7 +153,7 @@ class Whole(msgspec.Struct, frozen=True):
         raise BadValue(f"{name} must be {self.wanted}, not {value!r}")
 
 
-class Size(Whole, frozen=True):
+class SizeSetting(NumberSetting, frozen=True):
     """Bytes: users write a number, or text such as "512KiB"."""
 
     wanted: ClassVar[str] = "bytes or text such as '512KiB'"
@@ -166,7 +166,7 @@ class Size(Whole, frozen=True):
         return int(found[1]) * _SIZES[found[2]] if found else super()._number(name, value)
 
 
-class Span(Whole, frozen=True):
+class DurationSetting(NumberSetting, frozen=True):
     """A duration: users write seconds, a timedelta or text such as "10m"; it is kept as microseconds."""
 
     def show(self, value: Any) -> str:
@@ -181,55 +181,65 @@ def _in_units(value: int, units: Mapping[str, int], unit_of_zero: str) -> str:
     return f"{value // units[unit]}{unit}"
 
 
-_COUNT = Whole(1, 1_000_000)
-_LIMIT = Size(1_024, 1 << 30)
-_GRACE = Span(0, DAY)
-_KEEP = Span(0, 36_500 * DAY)
+_COUNT = NumberSetting(1, 1_000_000)
+_LIMIT = SizeSetting(1_024, 1 << 30)
+_GRACE = DurationSetting(0, DAY)
+_KEEP = DurationSetting(0, 36_500 * DAY)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that can be set. Each `Span` is kept in microseconds and each `Size` in bytes, whatever users wrote.
+    """Everything that can be set. Durations are kept in microseconds and sizes in bytes, whatever users wrote.
 
     `load_settings` makes one from users' values and checks them; the constructor takes kept values as they are.
     """
 
-    url: Annotated[str, Text("sqlite:///packhorse.db")] = "sqlite:///packhorse.db"
-    app: Annotated[str | None, Text("module:attribute", r"[\w.]+:[\w.]+|.+\.py(:[\w.]+)?")] = None
-    code_version: Annotated[str | None, Text("4f2c", r"\S.{0,99}")] = None  # of the user's own program
+    url: Annotated[str, TextSetting("sqlite:///packhorse.db")] = "sqlite:///packhorse.db"
+    app: Annotated[str | None, TextSetting("module:attribute", r"[\w.]+:[\w.]+|.+\.py(:[\w.]+)?")] = None
+    code_version: Annotated[str | None, TextSetting("4f2c", r"\S.{0,99}")] = None  # of the user's own program
     payload_limit: Annotated[int, _LIMIT] = _MIB
     result_limit: Annotated[int, _LIMIT] = _MIB
     max_attempts: Annotated[int, _COUNT] = 4
     max_halts: Annotated[int, _COUNT] = 3
-    order: Annotated[str, Text("created", r"turns|created")] = "turns"  # of one rank: queues take turns, or by age
+    order: Annotated[str, TextSetting("created", r"turns|created")] = (
+        "turns"  # of one rank: queues take turns, or by age
+    )
 
-    heartbeat: Annotated[int, Span(SECOND // 10, HOUR)] = 5 * SECOND
-    lease: Annotated[int, Span(SECOND // 5, DAY)] = 15 * SECOND
-    client_timeout: Annotated[int, Span(SECOND, 365 * DAY)] = DAY  # silence after which a client is forgotten
+    heartbeat: Annotated[int, DurationSetting(SECOND // 10, HOUR)] = 5 * SECOND
+    lease: Annotated[int, DurationSetting(SECOND // 5, DAY)] = 15 * SECOND
+    client_timeout: Annotated[int, DurationSetting(SECOND, 365 * DAY)] = (
+        DAY  # silence after which a client is forgotten
+    )
 
-    state_dir: Annotated[str | None, Text("/var/lib/packhorse")] = None  # where outcomes that cannot be delivered lie
+    state_dir: Annotated[str | None, TextSetting("/var/lib/packhorse")] = (
+        None  # where outcomes that cannot be delivered lie
+    )
 
-    min_workers: Annotated[int, Whole(0, 1_024)] = 1
-    max_workers: Annotated[int | None, Whole(1, 1_024)] = None  # None: as many as there are CPUs
-    concurrency: Annotated[int, Whole(1, 10_000)] = 10
+    min_workers: Annotated[int, NumberSetting(0, 1_024)] = 1
+    max_workers: Annotated[int | None, NumberSetting(1, 1_024)] = None  # None: as many as there are CPUs
+    concurrency: Annotated[int, NumberSetting(1, 10_000)] = 10
     idle_stop: Annotated[int, _KEEP] = 60 * SECOND
     abort_grace: Annotated[int, _GRACE] = 2 * SECOND
     stop_grace: Annotated[int, _GRACE] = 30 * SECOND
-    max_forced: Annotated[int | None, Whole(0, 10_000)] = None  # None: as many as there are CPUs
+    max_forced: Annotated[int | None, NumberSetting(0, 10_000)] = None  # None: as many as there are CPUs
 
     keep_completed: Annotated[int, _KEEP] = 24 * HOUR
     keep_dead: Annotated[int, _KEEP] = 30 * DAY
     keep_aborted: Annotated[int, _KEEP] = 30 * DAY
     keep_events: Annotated[int, _KEEP] = 30 * DAY
-    keep_log_lines: Annotated[int, Whole(0, 1_000_000)] = 1_000  # of each job
+    keep_log_lines: Annotated[int, NumberSetting(0, 1_000_000)] = 1_000  # of each job
 
-    web_host: Annotated[str, Text("127.0.0.1")] = "127.0.0.1"
-    web_port: Annotated[int, Whole(0, 65_535)] = 5040  # 0: any free port
-    web_token: Annotated[str | None, Secret("")] = None  # of an admin; others are in the file
-    web_token_file: Annotated[str | None, Text("tokens.txt")] = None
-    trusted_proxies: Annotated[tuple[str, ...], Networks("127.0.0.1,10.0.0.0/8")] = ()  # whose X-Forwarded-… count
-    redact: Annotated[tuple[str, ...], Words("iban,ssn")] = ()  # parts of names whose values the web does not show
+    web_host: Annotated[str, TextSetting("127.0.0.1")] = "127.0.0.1"
+    web_port: Annotated[int, NumberSetting(0, 65_535)] = 5040  # 0: any free port
+    web_token: Annotated[str | None, SecretSetting("")] = None  # of an admin; others are in the file
+    web_token_file: Annotated[str | None, TextSetting("tokens.txt")] = None
+    trusted_proxies: Annotated[
+        tuple[str, ...], NetworksSetting("127.0.0.1,10.0.0.0/8")
+    ] = ()  # whose X-Forwarded-… count
+    redact: Annotated[
+        tuple[str, ...], WordsSetting("iban,ssn")
+    ] = ()  # parts of names whose values the web does not show
 
-    filters: dict[str, str] = {}  # of jobs, by the names under which all may use them; checked by `named_filters.py`
+    filters: dict[str, str] = {}  # of jobs, by the names under which all may use them; checked by `monitor/filters.py`
     bad_filters: dict[str, str] = {}  # what is wrong with those that are none at all, by their names
     sources: dict[str, str] = {}
 
@@ -255,7 +265,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return [(name, self.shown(name)) for name in _KINDS]
 
 
-_KINDS: dict[str, Text | Words | Networks | Whole] = {
+_KINDS: dict[str, TextSetting | WordsSetting | NetworksSetting | NumberSetting] = {
     name: hint.__metadata__[0]
     for name, hint in get_type_hints(Settings, include_extras=True).items()
     if name not in ("filters", "bad_filters", "sources")
@@ -266,7 +276,7 @@ NAMES = tuple(_KINDS)
 """Of all settings."""
 
 
-def _kind(name: str) -> Text | Words | Networks | Whole:
+def _kind(name: str) -> TextSetting | WordsSetting | NetworksSetting | NumberSetting:
     if name in _KINDS:
         return _KINDS[name]
     near = _like(name, cutoff=0.6)

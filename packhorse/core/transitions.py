@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from packhorse.core.event import Event, Kind
-from packhorse.core.failure import Failure
 from packhorse.core.job import (
     ABORTED,
     COMPLETED,
@@ -38,7 +37,7 @@ from packhorse.core.job import (
     UniqueLock,
     rank_of,
 )
-from packhorse.core.outcome import Completed, Failed, Halted, Outcome, Overrun, Released, Snoozed, Stopped
+from packhorse.core.outcome import Completed, Failed, Failure, Halted, Outcome, Overrun, Released, Snoozed, Stopped
 
 _KEPT_WHEN_REPLACED = (
     "id", "created_at", "created_by", "first_queued_at", "fence", "last_owner",
@@ -53,17 +52,17 @@ CHOSEN = (
 """What whoever enqueues a job chooses besides its arguments. The event `replaced` tells what differed before."""
 
 
-class Changed(NamedTuple):
+class Transition(NamedTuple):
     """A job after a change, and the facts to record with it."""
 
     job: Job
     events: list[Event]
 
 
-def added(new: NewJob, seq: int, now: int) -> Changed:
+def added(new: NewJob, seq: int, now: int) -> Transition:
     """A client asked for it: in line at once, or scheduled when its time is still to come."""
     job = added_job(new, seq, now)
-    return Changed(job, [_event(job, Kind.ADDED, now, **(added_facts(new, job) or {}))])
+    return Transition(job, [_event(job, Kind.ADDED, now, **(added_facts(new, job) or {}))])
 
 
 def added_job(new: NewJob, seq: int, now: int) -> Job:
@@ -98,7 +97,7 @@ def added_facts(new: NewJob, job: Job) -> dict[str, Any] | None:
     return facts or None
 
 
-def replaced(job: Job, new: NewJob, now: int) -> Changed:
+def replaced(job: Job, new: NewJob, now: int) -> Transition:
     """A unique twin brought new arguments: the waiting job takes them. What was counted of it stays counted, so that a
     job which kills its workers cannot hide behind new arguments."""
     twin = added_job(new, job.seq, now)
@@ -108,17 +107,17 @@ def replaced(job: Job, new: NewJob, now: int) -> Changed:
     kept = {name: getattr(job, name) for name in _KEPT_WHEN_REPLACED}
     rank = job.rank if job.rank <= RANK_HALTED else twin.rank
     job = _with_expiry(replace(twin, rank=rank, **kept))
-    return Changed(job, [_event(job, Kind.REPLACED, now, **told)])
+    return Transition(job, [_event(job, Kind.REPLACED, now, **told)])
 
 
-def promoted(job: Job, now: int) -> Changed:
+def promoted(job: Job, now: int) -> Transition:
     """A scheduled or retrying job fell due."""
     kind = Kind.QUEUED if job.state is SCHEDULED else Kind.READDED
     job = _queued(job, now, rank=job.rank)
-    return Changed(job, [_event(job, kind, now)])
+    return Transition(job, [_event(job, kind, now)])
 
 
-def reserved(job: Job, owner: str, now: int) -> Changed:
+def reserved(job: Job, owner: str, now: int) -> Transition:
     """A worker takes it; every older token is worthless from here on."""
     job = _with_expiry(
         replace(
@@ -133,17 +132,17 @@ def reserved(job: Job, owner: str, now: int) -> Changed:
             checkin_at=None,
         )
     )
-    return Changed(job, [_event(job, Kind.RESERVED, now)])
+    return Transition(job, [_event(job, Kind.RESERVED, now)])
 
 
-def started(job: Job, now: int, ago: int = 0) -> Changed:
+def started(job: Job, now: int, ago: int = 0) -> Transition:
     """Its worker began, so long ago, but not before the job came into line."""
     at = max(now - ago, job.queued_at or 0)
     job = replace(job, state=RUNNING, attempts=job.attempts + 1, started_at=at, updated_at=now)
-    return Changed(job, [_event(job, Kind.STARTED, at)])
+    return Transition(job, [_event(job, Kind.STARTED, at)])
 
 
-def settled(job: Job, outcome: Outcome, now: int) -> Changed:
+def settled(job: Job, outcome: Outcome, now: int) -> Transition:
     """An attempt ended. A job that was never marked as running (a short one) is marked on the way; one that was handed
     back before it began, which has run for no time, is not."""
     events: list[Event] = []
@@ -155,7 +154,7 @@ def settled(job: Job, outcome: Outcome, now: int) -> Changed:
         if outcome.ran > 0 and not isinstance(outcome, Completed):
             end, *others = ends
             ends = [replace(end, data={**(end.data or {}), "ran": outcome.ran}), *others]
-    return Changed(left, events + ends)
+    return Transition(left, events + ends)
 
 
 def ran_until(started_at: int, ran: int) -> int | None:
@@ -163,7 +162,7 @@ def ran_until(started_at: int, ran: int) -> int | None:
     return started_at + ran if ran > 0 else None
 
 
-def _ended(job: Job, outcome: Outcome, now: int) -> Changed:
+def _ended(job: Job, outcome: Outcome, now: int) -> Transition:
     match outcome:
         case Completed():
             return _completed(job, outcome, now)
@@ -184,12 +183,12 @@ def _ended(job: Job, outcome: Outcome, now: int) -> Changed:
             return rescued(job, now, outcome.why, version=outcome.version)
 
 
-def _completed(job: Job, outcome: Completed, now: int) -> Changed:
+def _completed(job: Job, outcome: Completed, now: int) -> Transition:
     left = _left(job, COMPLETED, now, result=outcome.result, reason=None, error=None, cause=None)
-    return Changed(left, [_event(left, Kind.COMPLETED, now, owner=job.owner, ran=outcome.ran)])
+    return Transition(left, [_event(left, Kind.COMPLETED, now, owner=job.owner, ran=outcome.ran)])
 
 
-def _failed(job: Job, outcome: Failed, now: int) -> Changed:
+def _failed(job: Job, outcome: Failed, now: int) -> Transition:
     job = _blamed(replace(job, failures=job.failures + 1, reason=outcome.reason), outcome.failure)
     facts = _told(outcome.failure)
     if job.abort_at is not None:
@@ -202,42 +201,42 @@ def _failed(job: Job, outcome: Failed, now: int) -> Changed:
             return _stopped(job, now, outcome.reason, failures=job.failures, **facts)
         facts["reason"] = outcome.reason
         left = _left(job, DEAD, now)
-        return Changed(left, [_event(left, Kind.BROKEN, now, owner=job.owner, **facts)])
+        return Transition(left, [_event(left, Kind.BROKEN, now, owner=job.owner, **facts)])
     facts |= {"reason": outcome.reason, "retry_in": outcome.retry_in}
     if outcome.retry_in > 0:
         left = _left(job, RETRYING, now, due_at=now + outcome.retry_in, rank=rank_of(job.priority))
         left = _with_expiry(left)
-        return Changed(left, [_event(left, Kind.FAILED, now, owner=job.owner, **facts)])
+        return Transition(left, [_event(left, Kind.FAILED, now, owner=job.owner, **facts)])
     left = _queued(_left(job, RETRYING, now), now, rank=rank_of(job.priority))
     failed = replace(_event(left, Kind.FAILED, now, owner=job.owner, **facts), state=RETRYING)
-    return Changed(left, [failed, _event(left, Kind.READDED, now, why="failed")])
+    return Transition(left, [failed, _event(left, Kind.READDED, now, why="failed")])
 
 
-def _overrun(job: Job, outcome: Overrun, now: int) -> Changed:
+def _overrun(job: Job, outcome: Overrun, now: int) -> Transition:
     """The fence rises, as by a rescue: its worker may still run it, and must not end what comes next."""
     failure = Failure("Timeout", outcome.why, worker=job.owner)
     failed = Failed(outcome.token, failure, outcome.retry_in, Reason.JOB_TIMEOUT, max_attempts=outcome.max_attempts)
     left, (ended, *others) = _failed(job, failed, now)
     ended = replace(ended, data={**(ended.data or {}), "why": outcome.why})
-    return Changed(replace(left, fence=job.fence + 1), [ended, *others])
+    return Transition(replace(left, fence=job.fence + 1), [ended, *others])
 
 
-def _snoozed(job: Job, outcome: Snoozed, now: int) -> Changed:
+def _snoozed(job: Job, outcome: Snoozed, now: int) -> Transition:
     job = replace(job, snoozes=job.snoozes + 1)
     if job.abort_at is not None:
         return _stopped(job, now, job.abort_reason or Reason.ABORTED, snoozes=job.snoozes)
     left = _left(_halted_no_more(job), SCHEDULED, now, due_at=now + outcome.delay, rank=rank_of(job.priority))
     left = _with_expiry(left)
-    return Changed(left, [_event(left, Kind.SNOOZED, now, owner=job.owner, delay=outcome.delay)])
+    return Transition(left, [_event(left, Kind.SNOOZED, now, owner=job.owner, delay=outcome.delay)])
 
 
-def _stopped(job: Job, now: int, reason: Reason, **facts: Any) -> Changed:
+def _stopped(job: Job, now: int, reason: Reason, **facts: Any) -> Transition:
     """`facts`: who wanted it, and what else has changed with it: the error, what was counted, why it was taken back."""
     left = _left(job, ABORTED, now, reason=reason)
-    return Changed(left, [_event(left, Kind.ABORTED, now, owner=job.owner, reason=reason, **facts)])
+    return Transition(left, [_event(left, Kind.ABORTED, now, owner=job.owner, reason=reason, **facts)])
 
 
-def released(job: Job, now: int, why: str, delay: int = 0, *, ran: bool = False) -> Changed:
+def released(job: Job, now: int, why: str, delay: int = 0, *, ran: bool = False) -> Transition:
     """Handed back unharmed: no failure or halt is counted. One that had not begun keeps its rank, and so does a forced
     one. With a delay it comes into line later. `ran` says that the job had begun although the storage was not told."""
     begun: list[Event] = []
@@ -253,12 +252,12 @@ def released(job: Job, now: int, why: str, delay: int = 0, *, ran: bool = False)
         left = _queued(_left(kept, QUEUED, now), now, rank=kept.rank)
         events = [_event(left, Kind.READDED, now, owner=job.owner, why=why)]
     # The token has ended without an outcome: one that comes later must be refused, not taken for a repeated one.
-    return Changed(replace(left, fence=job.fence + 1), begun + events)
+    return Transition(replace(left, fence=job.fence + 1), begun + events)
 
 
 def rescued(
     job: Job, now: int, why: str, *, ran: bool = False, recovered: bool = False, version: str | None = None
-) -> Changed:
+) -> Transition:
     """Its worker died or fell silent. Only a job that had begun is blamed with a halt.
 
     `ran` says that the job had begun although the storage was not told; `recovered`, that its whole application died.
@@ -274,65 +273,65 @@ def rescued(
         ended = _stopped(job, now, job.abort_reason or Reason.ABORTED, why=why, **counted)
     elif not had_begun:
         left = _queued(_left(job, QUEUED, now), now, rank=job.rank)
-        ended = Changed(left, [_event(left, Kind.READDED, now, owner=owner, why=why, losses=job.losses)])
+        ended = Transition(left, [_event(left, Kind.READDED, now, owner=owner, why=why, losses=job.losses)])
     else:
         ended = _halted(job, now, why, recovered, version)
     # The fence rises here too: a late result of the old worker must not pass for one that was accepted before.
-    return Changed(replace(ended.job, fence=job.fence + 1), events + ended.events)
+    return Transition(replace(ended.job, fence=job.fence + 1), events + ended.events)
 
 
-def _halted(job: Job, now: int, why: str, recovered: bool, version: str | None) -> Changed:
+def _halted(job: Job, now: int, why: str, recovered: bool, version: str | None) -> Transition:
     job = _blamed(replace(job, reason=Reason.RUNNER_TIMEOUT), Failure("WorkerDied", why, version=version))
     facts: dict[str, Any] = {"why": why, "halts": job.halts}
     if version is not None:
         facts["version"] = version
     if job.halts >= job.max_halts:
         left = _left(job, DEAD, now)
-        return Changed(left, [_event(left, Kind.BROKEN, now, owner=job.owner, reason=left.reason, **facts)])
+        return Transition(left, [_event(left, Kind.BROKEN, now, owner=job.owner, reason=left.reason, **facts)])
     ordinary = RANK_HALTED if job.halts == 1 else rank_of(job.priority)
     left = _queued(_left(job, QUEUED, now), now, rank=RANK_RECOVERED if recovered else ordinary)
     halted = _event(left, Kind.HALTED, now, owner=job.owner, **facts)
-    return Changed(left, [halted, _event(left, Kind.READDED, now, why="recovered" if recovered else "halted")])
+    return Transition(left, [halted, _event(left, Kind.READDED, now, why="recovered" if recovered else "halted")])
 
 
-def aborted(job: Job, now: int, by: str | None, reason: Reason = Reason.ABORTED) -> Changed:
+def aborted(job: Job, now: int, by: str | None, reason: Reason = Reason.ABORTED) -> Transition:
     """Stop it: a waiting job ends here; a held one is asked, and its worker ends it."""
     if job.state not in HELD:
         return _stopped(job, now, reason, by=by)
     if job.abort_at is not None:
-        return Changed(job, [])
+        return Transition(job, [])
     job = replace(job, abort_at=now, abort_reason=reason, updated_at=now, expire_at=None)
-    return Changed(job, [_event(job, Kind.ABORT_ASKED, now, reason=reason, by=by)])
+    return Transition(job, [_event(job, Kind.ABORT_ASKED, now, reason=reason, by=by)])
 
 
-def expired(job: Job, now: int) -> Changed:
+def expired(job: Job, now: int) -> Transition:
     """It waited or lived too long."""
     return aborted(job, now, None, Reason.JOB_TIMEOUT)
 
 
-def forced(job: Job, now: int, by: str | None) -> Changed:
+def forced(job: Job, now: int, by: str | None) -> Transition:
     """Next, whatever its delay, its retry wait, or a pause of its queue."""
     if job.state is QUEUED:
         job = replace(job, rank=RANK_FORCED, updated_at=now)
     else:
         job = _queued(job, now, rank=RANK_FORCED)
-    return Changed(job, [_event(job, Kind.FORCE_STARTED, now, by=by)])
+    return Transition(job, [_event(job, Kind.FORCE_STARTED, now, by=by)])
 
 
-def reprioritised(job: Job, priority: int, now: int, by: str | None) -> Changed:
+def reprioritised(job: Job, priority: int, now: int, by: str | None) -> Transition:
     """Another place in line. A forced, halted or recovered job keeps its better rank."""
     facts: dict[str, Any] = {"from": job.priority, "to": priority, "by": by}
     rank = job.rank if job.rank <= RANK_HALTED else rank_of(priority)
     job = replace(job, priority=priority, rank=rank, updated_at=now)
-    return Changed(job, [_event(job, Kind.PRIORITY_CHANGED, now, **facts)])
+    return Transition(job, [_event(job, Kind.PRIORITY_CHANGED, now, **facts)])
 
 
-def requeued(job: Job, queue: str, now: int, by: str | None, options: Mapping[str, Any] | None = None) -> Changed:
+def requeued(job: Job, queue: str, now: int, by: str | None, options: Mapping[str, Any] | None = None) -> Transition:
     """Another line, in which it stands by its rank and its age, and other options. A job that is in that line and has
     these options stays as it is."""
     fields = {name: value for name, value in (options or {}).items() if getattr(job, name) != value}
     if job.queue == queue and not fields:
-        return Changed(job, [])
+        return Transition(job, [])
     before = {name: getattr(job, name) for name in fields}
     facts: dict[str, Any] = {"from": job.queue, "to": queue, "by": by, "before": before or None}
     if "priority" in fields and job.rank > RANK_HALTED:
@@ -340,10 +339,10 @@ def requeued(job: Job, queue: str, now: int, by: str | None, options: Mapping[st
     job = replace(job, queue=queue, updated_at=now, **fields)
     if before and job.state in WAITING:
         job = _with_expiry(job)
-    return Changed(job, [_event(job, Kind.QUEUE_CHANGED, now, **facts)])
+    return Transition(job, [_event(job, Kind.QUEUE_CHANGED, now, **facts)])
 
 
-def retried(job: Job, now: int, by: str | None) -> Changed:
+def retried(job: Job, now: int, by: str | None) -> Transition:
     """An operator gives a finished job all its tries again, or a retrying one its next try now."""
     if job.state is not RETRYING:
         job = replace(
@@ -357,7 +356,7 @@ def retried(job: Job, now: int, by: str | None) -> Changed:
             first_queued_at=None,
         )
     job = _queued(job, now, rank=rank_of(job.priority))
-    return Changed(job, [_event(job, Kind.RETRIED, now, by=by), _event(job, Kind.READDED, now, why="retried")])
+    return Transition(job, [_event(job, Kind.RETRIED, now, by=by), _event(job, Kind.READDED, now, why="retried")])
 
 
 def checked_in(

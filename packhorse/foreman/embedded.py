@@ -23,7 +23,7 @@ from typing import Any
 from packhorse.client.app import Packhorse
 from packhorse.core.clock import SECOND
 from packhorse.core.errors import PackhorseError, StorageError
-from packhorse.core.order import IN_PROGRAM, Do
+from packhorse.core.event import IN_PROGRAM, ForemanAction
 from packhorse.core.task import NAME_LIMIT
 from packhorse.core.version import __version__
 from packhorse.foreman.chores import all_chores
@@ -247,14 +247,14 @@ class InProcess:
         self._beats.note_followed(self._orders.followed)
         return _LOOK_EVERY
 
-    def _follow(self, do: Do) -> None:
+    def _follow(self, do: ForemanAction) -> None:
         worker = self._worker
-        if do is Do.STOP:
+        if do is ForemanAction.STOP:
             log.info("the pool stops (an operator's order)")
             self._drain_soon()
-        elif do is Do.QUIET and worker is not None:
+        elif do is ForemanAction.QUIET and worker is not None:
             worker.quiet()
-        elif do is Do.STACKS:
+        elif do is ForemanAction.STACKS:
             for each in self._beats.workers:
                 each.tell_stacks(self._orders.taken or 0)
         else:

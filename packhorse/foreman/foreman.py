@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from packhorse.core.clock import SECOND
 from packhorse.core.errors import PackhorseError
-from packhorse.core.order import Do, Order
+from packhorse.core.event import ForemanAction, ForemanOrder
 from packhorse.core.settings import Settings
 from packhorse.core.version import __version__
 from packhorse.foreman.backoff import YOUNG, Backoff
@@ -37,8 +37,8 @@ from packhorse.foreman.scaling import Plan
 from packhorse.foreman.signals import DUMP, QUIET, RESTART_ASKED, STOP, Signals
 from packhorse.foreman.size import Size
 from packhorse.foreman.terminal import Terminal, has_terminal, let_go_of_terminal
-from packhorse.monitor.connection_totals import told_connections
-from packhorse.monitor.local_liveness import SignOfLife
+from packhorse.monitor.local_liveness import StatusFile
+from packhorse.monitor.stats import connections_report
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import LEASE_S, TELLS_RESULTS
 from packhorse.worker.processes import hear_of_parents_end
@@ -117,7 +117,7 @@ class Foreman:
             hasty=burst,
         )
         self.pulse = Pulse(self.report, self.is_well, callee)
-        self._sign_of_life = SignOfLife(max(settings.lease / SECOND, _STUCK))
+        self._sign_of_life = StatusFile(max(settings.lease / SECOND, _STUCK))
         self._rolling = Rolling(self.crew, self._start, self._drain)
 
     # --- life -----------------------------------------------------------------------------------------------------
@@ -291,34 +291,34 @@ class Foreman:
 
     # --- orders ---------------------------------------------------------------------------------------------------
 
-    def _follow(self, order: Order) -> None:
+    def _follow(self, order: ForemanOrder) -> None:
         """Do what an operator wants, of the whole crew or of one in it."""
         if order.worker is not None:
             member = self.crew.get(order.worker)
-            if member is not None and order.do is Do.STACKS:
+            if member is not None and order.do is ForemanAction.STACKS:
                 member.channel.send(self._ask_for_stacks())
             elif member is not None and not self._is_stopping:
                 self._follow_for(member, order)
-        elif order.do is Do.SCALE:
+        elif order.do is ForemanAction.SCALE:
             self._scale(order)
-        elif order.do is Do.STOP:
+        elif order.do is ForemanAction.STOP:
             self._stop_as_ordered(order)
-        elif order.do is Do.STACKS:
+        elif order.do is ForemanAction.STACKS:
             self.crew.tell(self._ask_for_stacks())
         elif not self._is_stopping:
-            self._quiet(_ORDERED) if order.do is Do.QUIET else self._restart(_ORDERED)
+            self._quiet(_ORDERED) if order.do is ForemanAction.QUIET else self._restart(_ORDERED)
 
     def _ask_for_stacks(self) -> dict[str, Any]:
         """What has a worker say where its threads stand; it answers soon, and the answer goes with the heartbeat."""
         return {"do": "stacks", "order": self.duties.orders.taken}
 
-    def _follow_for(self, member: Member, order: Order) -> None:
-        if order.do is Do.QUIET:
+    def _follow_for(self, member: Member, order: ForemanOrder) -> None:
+        if order.do is ForemanAction.QUIET:
             member.leaving = member.leaving or "it was told to be quiet"  # another takes its place
             member.channel.send({"do": "quiet"})
-        elif order.do is Do.RESTART:
+        elif order.do is ForemanAction.RESTART:
             self._rolling.begin(only=member.id)
-        elif order.do is Do.STOP:
+        elif order.do is ForemanAction.STOP:
             # It is not replaced, unless more jobs wait than the others can take.
             if member.is_active:
                 self.size.one_less()
@@ -328,13 +328,13 @@ class Foreman:
             else:
                 self._drain(member, "an operator wanted it to stop")
 
-    def _stop_as_ordered(self, order: Order) -> None:
+    def _stop_as_ordered(self, order: ForemanOrder) -> None:
         if not self._is_stopping:
             self._stop(_ORDERED)
         if order.now:
             self._hard_stop(signal.SIGTERM, _ORDERED)
 
-    def _scale(self, order: Order) -> None:
+    def _scale(self, order: ForemanOrder) -> None:
         self.size.scale(order)
         limits = self.size.limits
         log.info("from %d to %d workers (%s)", limits.least, limits.most, _ORDERED)
@@ -506,7 +506,7 @@ class Foreman:
             "checkin": self.pulse.calls.status,
             "problem": self.problem,
             "order": followed,
-            **told_connections(self._storage.connections()),
+            **connections_report(self._storage.connections()),
         }
         if self.backoff.wait:
             left = self.backoff.seconds_left(time.monotonic())

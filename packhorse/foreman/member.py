@@ -16,7 +16,7 @@ from packhorse.core.clock import SECOND
 from packhorse.core.outcome import Overrun
 from packhorse.foreman.scaling import Hand
 from packhorse.monitor.served_queues import SERVES
-from packhorse.monitor.stacks import MOST_STACKS, STACKS_TOLD_FOR, Stack, cut
+from packhorse.monitor.stacks import MOST_STACKS, STACKS_TOLD_FOR, Stack, limit_stacks
 from packhorse.storage.records import Stop
 from packhorse.worker.ipc import Channel, Message
 from packhorse.worker.shared_status import SharedStatus
@@ -156,7 +156,7 @@ class Member:
             return report
         age = round(now - stacks.at, 1)
         # The worker has cut what it told itself; its children have not, and this goes into every heartbeat.
-        items = msgspec.to_builtins(cut(msgspec.convert(stacks.items, list[Stack])))
+        items = msgspec.to_builtins(limit_stacks(msgspec.convert(stacks.items, list[Stack])))
         return {**report, "stacks": {"order": stacks.order, "age_s": age, "items": items}}
 
     def _slots(self) -> dict[str, Any]:

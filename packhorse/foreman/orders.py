@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
-from packhorse.core.event import Event, Kind, Subject
-from packhorse.core.order import Order
+from packhorse.core.event import Event, ForemanOrder, Kind, Subject
 from packhorse.foreman.duty import Duty
 from packhorse.foreman.pulse import Record
 from packhorse.storage.contract import Storage
@@ -34,7 +33,7 @@ class Orders:
         self._storage = storage
         self._record = record
         self._wake = wake
-        self._waiting: deque[tuple[int, Order | None]] = deque()
+        self._waiting: deque[tuple[int, ForemanOrder | None]] = deque()
         self._id: str | None = None
         self.edge = 0  # the id behind which orders may still come
         self._looked_for, self._looked_to = "", 0  # how far the lookout has come, where nothing is seen late
@@ -65,7 +64,7 @@ class Orders:
         found = [event for event in self._behind_edge(owner) if event.id not in self._seen]
         for event in found:
             self._seen.add(event.id)
-            self._waiting.append((event.id, Order.of(event)))
+            self._waiting.append((event.id, ForemanOrder.of(event)))
         self._move_edge()
         if found:
             self._wake()
@@ -97,7 +96,7 @@ class Orders:
         found = self._storage.events(replace(where, subject=Subject.FOREMAN), limit=1, newest_first=True)
         return found[0].id if found else 0
 
-    def take(self) -> Iterator[Order]:
+    def take(self) -> Iterator[ForemanOrder]:
         """Those not followed yet, the oldest first. One counts as followed when the next is asked for."""
         while self._waiting:
             self.taken, order = self._waiting.popleft()

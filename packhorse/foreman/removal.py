@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 
 from packhorse.storage.contract import Storage
-from packhorse.storage.moving import Move, Stage, closed
 from packhorse.storage.records import Outlook
+from packhorse.storage.transfer import Move, Stage, closed
 
 log = logging.getLogger("packhorse")
 

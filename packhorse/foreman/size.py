@@ -13,7 +13,7 @@ from contextlib import suppress
 from msgspec.structs import asdict, replace
 
 from packhorse.core.clock import SECOND
-from packhorse.core.order import Order
+from packhorse.core.event import ForemanOrder
 from packhorse.core.settings import Settings
 from packhorse.foreman.scaling import Hand, Limits, Need, Plan, plan
 
@@ -41,7 +41,7 @@ class Size:
         """So few are enough from now on, unless more jobs wait than they can take."""
         self.limits = replace(self.limits, least=min(self.limits.least, self.wanted))
 
-    def scale(self, order: Order) -> None:
+    def scale(self, order: ForemanOrder) -> None:
         """As an operator wants it; what the order leaves out stays."""
         least = self.limits.least if order.least is None else order.least
         most = max(least, self.limits.most if order.most is None else order.most)

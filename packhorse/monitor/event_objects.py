@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from packhorse.core.event import Event, Subject
 from packhorse.core.job import Job
-from packhorse.core.replay import Object, replay
-from packhorse.monitor.served_queues import SERVES, words_in
+from packhorse.monitor.replay import Object, replay
+from packhorse.monitor.served_queues import SERVES, strings_in
 from packhorse.storage import BATCH, Storage
 from packhorse.storage.records import EventFilter, Seen
 
@@ -74,10 +74,10 @@ def _story(storage: Storage, job_id: str) -> list[Event]:
     return found[::-1]
 
 
-def served(event: Event) -> str | None:
+def event_queue(event: Event) -> str | None:
     """The queue of an event. That of a worker is what it serves: the names, with commas between, or `*` for all."""
     record = event.object if event.object is not None else (event.data or {}).get("object")
     if event.subject is not Subject.WORKER or not isinstance(record, dict):
         return event.queue
     chosen = record.get("info", {}).get(SERVES)
-    return ",".join(words_in(chosen if isinstance(chosen, list) else record.get("queues"))) or "*"
+    return ",".join(strings_in(chosen if isinstance(chosen, list) else record.get("queues"))) or "*"

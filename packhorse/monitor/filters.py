@@ -1,20 +1,27 @@
 """Filters: which jobs a user means, from words to what a storage understands.
 
-The app, the command line and the web pages take the same words. What cannot be understood is a BadValue that says what
-to write instead.
+`app.jobs(...)` takes the words as keywords; the command line and the web take them as text, `state:dead queue:mail`,
+and with names from the settings, `@broken-mail`. A word that makes no sense is a BadValue that says what to write.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypedDict
 
+from msgspec.structs import replace
+
 from packhorse.core.clock import Duration, from_datetime, microseconds
-from packhorse.core.errors import BadValue, did_you_mean
+from packhorse.core.errors import BadValue, SettingsError, did_you_mean
 from packhorse.core.job import FINAL, QUEUED, RETRYING, SCHEDULED, Job, State, parse_states
-from packhorse.storage.records import Argument, Filter
+from packhorse.core.settings import FILTER_NAME, Settings
+from packhorse.storage import Storage
+from packhorse.storage.listing import means_all
+from packhorse.storage.records import Argument, Filter, Page
 
 STATE_WORDS = [*map(str, State), "waiting", "held", "unfinished", "finished", "failed", "halted", "pending"]
 ORDERS = ("created", "due", "finished", "took")
@@ -137,7 +144,7 @@ def _texts(value: str | Sequence[str] | None) -> str | tuple[str, ...] | None:
     return value[0] if len(value) == 1 else tuple(value)
 
 
-# --- states and orders --------------------------------------------------------------------------------------------
+# --- states and orders ------------------------------------------------------------------------------------------------
 
 
 def _states(state: str | Iterable[str] | None) -> tuple[frozenset[State], bool]:
@@ -189,7 +196,7 @@ def slowest(jobs: Sequence[Job], now: int) -> list[Job]:
     return sorted(jobs, key=lambda job: -1 if (took := job.took(now)) is None else took, reverse=True)
 
 
-# --- names --------------------------------------------------------------------------------------------------------
+# --- names ------------------------------------------------------------------------------------------------------------
 
 
 def _names(noun: str, value: str | Iterable[str] | None) -> dict[str, Any]:
@@ -226,7 +233,7 @@ def _id(value: str | None) -> str | None:
     return value.lower() if _MADE_HERE.fullmatch(value) else value
 
 
-# --- numbers and times --------------------------------------------------------------------------------------------
+# --- numbers and times ------------------------------------------------------------------------------------------------
 
 
 def _compared(name: str, text: str) -> tuple[str, str]:
@@ -316,7 +323,7 @@ def past_moment(text: Duration, now: int) -> int:
         raise
 
 
-# --- arguments ----------------------------------------------------------------------------------------------------
+# --- arguments --------------------------------------------------------------------------------------------------------
 
 
 def _arguments(wanted: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[Argument]:
@@ -343,3 +350,323 @@ def _as_written(value: object) -> str:
     if isinstance(value, int | float):
         return repr(value)
     raise BadValue(f"an argument can be compared with text, a number, true, false or null, not with {value!r}")
+
+
+# --- filters as text: `state:dead queue:mail since:2h` ----------------------------------------------------------------
+
+
+_PAGE = 200
+_FIRST_PAGE = 50
+_LIGHT = 1 << 20  # letters of a page; one that has more is not followed by a longer one
+FILTER_WORDS = (
+    *("state", "queue", "task", "worker", "cause", "priority", "attempts", "took", "waited", "schedule", "key"),
+    *("id", "error", "text", "since", "until", "order"),
+)
+_OTHER_WORDS = {"name": "task", "args": "text", "owner": "worker", "status": "state", "ran": "took"}
+_ARGS = "args."
+_EXACTLY = "="
+_RAW = re.compile(r"""(?:[^ \t\r\n'"\\]|\\.|'[^']*'|"(?:\\.|[^"\\])*")+""", re.DOTALL)
+"""A word as it was written, with its quotation marks."""
+_QUOTED_ARGUMENT = re.compile(r"args\.[^:'\"\\]*:['\"]")
+
+
+def parse_words(words: Sequence[str], now: int) -> Filter:
+    """The filter that a user's words mean. A word alone is a state, or text to be found in the job.
+
+    >>> parse_words(["dead", "queue:mail", "since:2h"], now)
+    Filter(states=frozenset({<State.DEAD: 'dead'>}), queue='mail', created_from=…)
+    """
+    return parse_words_apart(split_words(words), now)
+
+
+def parse_words_apart(words: Sequence[str], now: int) -> Filter:
+    """The same of words that stand apart already."""
+    found: dict[str, str] = {}
+    texts: list[str] = []
+    for word in words:
+        name, value = _named(word) or _lone_word(word)
+        if not value and not name.startswith(_ARGS):  # of which it may be meant; see `_argument`
+            raise BadValue(f"{name}: has no value", hint="packhorse help filters shows what each word takes")
+        if name == "text":
+            texts.append(value)
+        elif name in found:
+            raise BadValue(f"{name} is given twice", hint=_TWICE.get(name, f"{name}:a,b are several"))
+        else:
+            found[name] = value
+    return _filter(found, texts or None, now)
+
+
+_TWICE = {"state": "several states are written state:dead,aborted"} | dict.fromkeys(
+    ("priority", "attempts", "took", "waited", "since", "until", "order", "id", "key", "worker", "schedule", "cause"),
+    "give it once",
+)
+
+
+def chooses_some(words: Sequence[str], now: int) -> bool:
+    """Do words that stand apart already choose some jobs among all? An order does not, although only some jobs can be
+    listed by when they are due or ended: who writes it alone has not said to whom something shall be done."""
+    return not means_all(parse_words_apart([word for word in words if word_name(word) != "order"], now))
+
+
+def split_words(words: Sequence[str]) -> list[str]:
+    """Words that came in one argument, as in --where 'state:dead since:2h', are taken apart."""
+    return [part for word in words for part in _split(word)]
+
+
+def _split(word: str) -> list[str]:
+    if not word:
+        return []
+    if " " not in word and not _is_quoted(word):
+        return [word]
+    try:
+        return _with_marks(word, shlex.split(word))
+    except ValueError as error:
+        if " " not in word:
+            return [word]
+        raise BadValue(f"the filter cannot be understood: {error}", hint="close the quotation mark") from None
+
+
+def _with_marks(text: str, words: list[str]) -> list[str]:
+    """These words of the text. An argument that stood in quotation marks, and would mean nothing without them, begins
+    with the sign for exactly this: `args.code:"47*"` is `args.code:=47*`."""
+    written = _RAW.findall(text)
+    if len(written) != len(words):
+        return words
+    return [_marked(word) if _QUOTED_ARGUMENT.match(raw) else word for raw, word in zip(written, words, strict=True)]
+
+
+def _marked(word: str) -> str:
+    name, _, value = word.partition(":")
+    return f"{name}:{_EXACTLY}{value}" if value.startswith(_EXACTLY) or _trouble(name, value) else word
+
+
+def word_name(word: str) -> str:
+    """What a word is about: `queue` of `queue:mail`, `state` of `dead`, `text` of anything else."""
+    try:
+        return (_named(word) or _lone_word(word))[0]
+    except BadValue:
+        return word.partition(":")[0] if ":" in word else "text"
+
+
+def _is_quoted(word: str) -> bool:
+    return word[:1] in ("'", '"') or (":" in word and word[-1:] in ("'", '"'))
+
+
+def _named(word: str) -> tuple[str, str] | None:
+    """A word such as `queue:mail`; None: it only looks like one, as `ValueError:` or `http://…` do."""
+    name, colon, value = word.partition(":")
+    name = _OTHER_WORDS.get(name, name)
+    if colon and (name in FILTER_WORDS or name.startswith(_ARGS)):
+        return name, value
+    if not value or not name.isidentifier() or not name.islower() or value.startswith("//"):
+        return None
+    hint = (
+        f"jobs are found by {', '.join(FILTER_WORDS)} and args.…, e.g. args.{name}:{shlex.quote(value)};"
+        f" to search for this very text: text:{shlex.quote(word)}"
+    )
+    raise BadValue(f"jobs cannot be found by {name!r}{did_you_mean(name, FILTER_WORDS)}", hint=hint)
+
+
+def _lone_word(word: str) -> tuple[str, str]:
+    try:
+        if word.lower() not in ("halted", "halt"):
+            for part in word.split(","):
+                parse_states(part)
+        return "state", word
+    except BadValue:
+        import difflib  # only who has made a mistake needs it
+
+        near = difflib.get_close_matches(word.lower(), STATE_WORDS, n=1, cutoff=0.7)
+        if near:
+            hint = f"to search for this very text: text:{shlex.quote(word)}"
+            raise BadValue(f"there is no state {word!r}; did you mean {str(near[0])!r}?", hint=hint) from None
+        return "text", word
+
+
+def _filter(found: dict[str, str], text: list[str] | None, now: int) -> Filter:
+    words: dict[str, Any] = {name: value for name, value in found.items() if not name.startswith(_ARGS)}
+    arguments = {name: value for name, value in found.items() if name.startswith(_ARGS)}
+    args = {name.removeprefix(_ARGS): _argument(name, value) for name, value in arguments.items()}
+    words["args"] = args or None
+    if "state" in words:
+        words["state"] = words["state"].split(",")
+    if words.get("order") == "duration":
+        words["order"] = "took"
+    asked: JobFilter = {**words, "text": text}  # type: ignore[typeddict-item]
+    return parse_filter(asked, lambda: now)
+
+
+def _argument(name: str, value: str) -> str:
+    """The value that an argument is compared with."""
+    if value.startswith(_EXACTLY):
+        return value.removeprefix(_EXACTLY)
+    if trouble := _trouble(name, value):
+        complaint, instead = trouble
+        quoted = shlex.quote(value) if set(value) & set('"\\') else f'"{value}"'
+        hint = f"{instead}; for this very text {name}:{quoted}, in a shell with quotation marks around all"
+        raise BadValue(f"{name}:{value} {complaint}", hint=hint)
+    return value
+
+
+def _trouble(name: str, value: str) -> tuple[str, str] | None:
+    """What is wrong with the value of an argument that looks as if it meant more than itself, and what to write."""
+    if not value:
+        return "has no value", f"e.g. {name}:42"
+    if found := re.match(r"[<>]=?\s*([-+.]?\d[\w.-]*)", value):
+        return "cannot be understood: arguments are compared for being equal", f"e.g. {name}:{found[1]}"
+    if value.endswith("*"):
+        part = value.rstrip("*") or "…"
+        return "cannot be understood: arguments are compared as a whole", f"text:{part} finds a part"
+    if "," in value:
+        return "cannot be understood: an argument is compared with one value", "ask for one after the other"
+    return None
+
+
+def find_all(storage: Storage, where: Filter, limit: int | None = None) -> Iterator[Job]:
+    """The jobs that fit, page by page, in the list's own order. With `order:took` they are those of the latest
+    thousand that took longest."""
+    if where.order == "took":
+        latest = list(find_all(storage, replace(where, order=None), SLOWEST_OF))
+        yield from slowest(latest, storage.now())[:limit]
+        return
+    cursor, left = None, limit
+    while left is None or left > 0:
+        page = storage.find(where, cursor=cursor, limit=_PAGE if left is None else min(left, _PAGE))
+        yield from page.jobs
+        left = None if left is None else left - len(page.jobs)
+        cursor = page.next
+        if cursor is None:
+            return
+
+
+def find_pages(storage: Storage, where: Filter, cursor: str | None = None) -> Iterator[Page]:
+    """The pages from there on, for who only counts the jobs. They come whole, with up to a mebibyte of arguments and as
+    much of result each, so the first page is short, and others are longer only as long as the jobs are small."""
+    size = _FIRST_PAGE
+    while True:
+        page = storage.find(where, cursor=cursor, limit=size)
+        yield page
+        cursor = page.next
+        if cursor is None:
+            return
+        size = min(size * 2, _PAGE) if _weight(page) <= _LIGHT else _FIRST_PAGE
+
+
+def _weight(page: Page) -> int:
+    return sum(len(text) for job in page.jobs for text in (job.args, job.result, job.error, job.meta) if text)
+
+
+# --- named filters: `@broken-mail` ------------------------------------------------------------------------------------
+
+
+SIGN = "@"
+_NAMED = re.compile(rf"{SIGN}({FILTER_NAME})")
+
+
+def named_filters(settings: Settings, now: int) -> dict[str, str]:
+    """The filters of these settings; SettingsError tells of all that nobody could use, and where they stand."""
+    problems = []
+    for name, text in settings.filters.items():
+        try:
+            parse_words_apart(_own_words(text), now)
+        except BadValue as error:
+            hint = f" - {error.hint}" if error.hint else ""
+            problems.append(f"{settings.sources[f'filters.{name}']}: the filter {name}: {error.what}{hint}")
+    if problems:
+        raise SettingsError(problems)
+    return settings.filters
+
+
+class NamedFilters(dict[str, str]):
+    """The filters that can be used; `bad` says what is wrong with each of the others, and where it stands."""
+
+    def __init__(self, filters: Mapping[str, str] = {}, bad: Mapping[str, str] = {}) -> None:
+        super().__init__(filters)
+        self.bad = dict(bad)
+
+
+def usable_filters(settings: Settings, now: int) -> NamedFilters:
+    """The filters of these settings, told apart."""
+    found = NamedFilters(bad=settings.bad_filters)
+    for name, text in settings.filters.items():
+        try:
+            found.update(named_filters(replace(settings, filters={name: text}), now))
+        except SettingsError as error:
+            found.bad[name] = error.problems[0]
+    return found
+
+
+def expand_names(words: Sequence[str], filters: Mapping[str, str]) -> list[str]:
+    """These words, apart, with those of a filter in the place of its name. Where no filter has a name, an `@word` is
+    text as any other; else one that is no name is refused, for it may be misspelt."""
+    parts = split_words(words)
+    bad = filters.bad if isinstance(filters, NamedFilters) else {}
+    if not filters and not bad:
+        return parts
+    for word in parts:
+        if word.removeprefix(SIGN) in bad and _NAMED.fullmatch(word):
+            raise BadValue(f"{word} cannot be used: {bad[word.removeprefix(SIGN)]}", hint="mend it there")
+    brought = [(part, word) for word in parts for part in _words_of(word, filters)]
+    _refuse_twice(brought)
+    return [part for part, _ in brought]
+
+
+def _refuse_twice(brought: Sequence[tuple[str, str]]) -> None:
+    """Of words and what was written for each: tell if a name brings one that is there already. It was not seen."""
+    first: dict[str, tuple[str, str]] = {}
+    for part, word in brought:
+        name = word_name(part)
+        other, other_word = first.get(name, (word, word))
+        if name in first and name != "text" and (part, other) != (word, other_word):
+            told = [text if text == by else f"{by} brings {text}" for text, by in ((other, other_word), (part, word))]
+            raise BadValue(f"{name} is given twice: {' and '.join(told)}", hint="leave one of them out")
+        first.setdefault(name, (part, word))
+
+
+def _words_of(word: str, filters: Mapping[str, str]) -> list[str]:
+    named = _NAMED.fullmatch(word)
+    if named is None:
+        return [word]
+    if named[1] not in filters:
+        known = ", ".join(f"{SIGN}{name}" for name in list(filters)[:8])
+        hint = f"there are {known or 'none that can be used'}; to search for this very text: text:{shlex.quote(word)}"
+        raise BadValue(f"no filter is called {word}{did_you_mean(named[1], filters)}", hint=hint)
+    try:
+        return _own_words(filters[named[1]])
+    except BadValue as error:
+        raise BadValue(f"the filter {named[1]}: {error.what}", hint=error.hint) from None
+
+
+def _own_words(text: str) -> list[str]:
+    """The words of a filter. One that named others could name itself by way of them, and would never be spelled out."""
+    words = split_words([text])
+    if inner := next((word for word in words if _NAMED.fullmatch(word)), None):
+        hint = f"write the words of {inner} themselves; to search for this very text: text:{shlex.quote(inner)}"
+        raise BadValue(f"{inner} stands in it, and a filter that has a name cannot name another", hint=hint)
+    return words
+
+
+# --- ids --------------------------------------------------------------------------------------------------------------
+
+
+SHORTEST_PART = 4
+UNIQUE_PART = 8
+"""Letters of an id that hardly two jobs share."""
+WHOLE_ID = 36
+_PAGE = 200
+
+
+def find_by_id_part(storage: Storage, part: str, patience: float, enough: int = _PAGE) -> tuple[list[Job], bool]:
+    """The jobs whose id begins or ends so, and whether all ids were looked at within so many seconds. It ends early
+    once it has found enough."""
+    found: dict[str, Job] = {}
+    deadline = time.monotonic() + patience
+    cursor = None
+    while True:
+        page = storage.find_by_id(part, cursor=cursor, limit=min(_PAGE, enough + 1))
+        found.update((job.id, job) for job in page.jobs)
+        cursor = page.next
+        if cursor is None:
+            return list(found.values()), True
+        if time.monotonic() > deadline or len(found) >= enough:
+            return list(found.values()), False

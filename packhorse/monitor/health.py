@@ -9,14 +9,12 @@ from typing import NamedTuple
 from packhorse.core.errors import StorageError
 from packhorse.core.event import Subject
 from packhorse.core.job import QUEUED, State
-from packhorse.monitor.idleness import idle_text, idlers, remedy
-from packhorse.monitor.pause_text import held_back_text
-from packhorse.monitor.presence import is_alive
+from packhorse.monitor.liveness import idle_foremen, idle_text, is_alive, resume_command
 from packhorse.monitor.served_queues import tasks_by_queue, why_unserved
-from packhorse.monitor.text import count_text, span_text
+from packhorse.monitor.text import count_text, held_back_text, span_text
 from packhorse.storage import Storage
-from packhorse.storage.moving import closed
 from packhorse.storage.records import Filter, QueueInfo, WorkerInfo
+from packhorse.storage.transfer import closed
 
 _DELAYED = frozenset({State.SCHEDULED, State.RETRYING})
 
@@ -69,15 +67,15 @@ def _foreman(workers: Sequence[WorkerInfo], now: int, lease: int) -> Finding:
         return Finding("foreman", False, f"no foreman has given a sign of life for {silence}")
     number = "1 foreman" if len(alive) == 1 else f"{len(alive)} foremen"
     troubles = [*_idle(alive, now, lease), *(text for foreman in alive if (text := _dying(foreman)))]
-    is_well = len(idlers(alive, now, lease)) + sum(_dying(foreman) is not None for foreman in alive) < len(alive)
+    is_well = len(idle_foremen(alive, now, lease)) + sum(_dying(foreman) is not None for foreman in alive) < len(alive)
     return Finding("foreman", is_well, "; ".join([f"{number} alive", *troubles]))
 
 
 def _idle(alive: Sequence[WorkerInfo], now: int, lease: int) -> Iterator[str]:
     """Who of these takes no jobs, and what has them go on."""
-    found = idlers(alive, now, lease)
+    found = idle_foremen(alive, now, lease)
     if len(found) == len(alive):
-        order = remedy(found)
+        order = resume_command(found)
         yield idle_text(found) + (f"; `{order}` has {'it' if len(found) == 1 else 'them'} go on" if order else "")
     else:
         yield from (idle_text([each]) for each in found)

@@ -21,7 +21,7 @@ _PREFIX = "packhorse-foreman-"
 _NEW = 60.0  # seconds within which the owner of a new file may not have locked it yet
 
 
-class Sign(msgspec.Struct):
+class ForemanStatus(msgspec.Struct):
     """What a foreman says of itself. Times are seconds; `at` is by the machine's clock that nobody sets."""
 
     pid: int
@@ -38,7 +38,7 @@ class Sign(msgspec.Struct):
         return self.age() > self.limit
 
 
-class SignOfLife:
+class StatusFile:
     """The file of one foreman. That it cannot be written costs nobody a job, so it is no error."""
 
     def __init__(self, limit: float) -> None:
@@ -59,7 +59,7 @@ class SignOfLife:
         if self._file is None or now < self._next_at:
             return
         self._next_at = now + EVERY
-        text = msgspec.json.encode(Sign(os.getpid(), now, self._limit, storage_silent_for))
+        text = msgspec.json.encode(ForemanStatus(os.getpid(), now, self._limit, storage_silent_for))
         with suppress(OSError):
             os.pwrite(self._file, text.ljust(256), 0)  # one length, so that nobody reads half of two
 
@@ -71,18 +71,18 @@ class SignOfLife:
             self._file = None
 
 
-def signs_here() -> list[Sign]:
+def local_foremen() -> list[ForemanStatus]:
     """Of every foreman of this user that lives on this machine, or in this container."""
     return list(_signs())
 
 
-def _signs() -> Iterator[Sign]:
+def _signs() -> Iterator[ForemanStatus]:
     for path in sorted(_directory().glob(f"{_PREFIX}{os.getuid()}-*")):
         with suppress(OSError, msgspec.DecodeError):
             file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
                 if os.fstat(file).st_uid == os.getuid() and _is_held(file):
-                    yield msgspec.json.decode(os.pread(file, 256, 0), type=Sign)
+                    yield msgspec.json.decode(os.pread(file, 256, 0), type=ForemanStatus)
             finally:
                 os.close(file)
 

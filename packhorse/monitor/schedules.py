@@ -1,39 +1,18 @@
-"""What comes by the clock: a schedule's plan in words, and its next slots. The command line and the web tell of it."""
+"""What comes next: the slots of schedules, and the jobs in line in the order in which workers will take them. Pure."""
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from packhorse.core.clock import MINUTE, SECOND
+from packhorse.core.clock import MINUTE
 from packhorse.core.errors import BadValue
-from packhorse.monitor.serializers import Moment, ScheduleFields, Seconds, iso, schedule_fields
-from packhorse.storage.records import ScheduleInfo
+from packhorse.core.fair_share import FairShare
+from packhorse.core.job import RANK_FORCED, RANK_HALTED, RANK_RECOVERED, Job
+from packhorse.storage.records import BY_AGE, ScheduleInfo, TaskInfo
 
 _COMING = 3
 _LATE = MINUTE  # a foreman that lives turns a schedule within a second
-
-
-class ShownSchedule(ScheduleFields, kw_only=True):
-    """A schedule; `says` is its cron text in words, `coming` its next slots, `late_by` how many seconds ago it was due,
-    if nobody has seen to that."""
-
-    is_paused: bool
-    says: str
-    coming: list[Moment]
-    late_by: Seconds
-
-
-def shown_schedule(schedule: ScheduleInfo, now: int) -> ShownSchedule:
-    """A schedule as programs are told of it."""
-    says, coming = words_and_slots(schedule, now)
-    late = late_by(schedule, now)
-    return ShownSchedule(
-        **msgspec.structs.asdict(schedule_fields(schedule)),
-        is_paused=schedule.paused_at is not None,
-        says=says,
-        coming=[] if schedule.paused_at is not None else [iso(at) for at in coming],
-        late_by=None if late is None else late / SECOND,
-    )
 
 
 def late_by(schedule: ScheduleInfo, now: int) -> int | None:
@@ -42,7 +21,7 @@ def late_by(schedule: ScheduleInfo, now: int) -> int | None:
     return late if schedule.paused_at is None and schedule.next_at > 0 and late > _LATE else None
 
 
-def words_and_slots(schedule: ScheduleInfo, now: int, slots: int = _COMING) -> tuple[str, list[int]]:
+def describe_schedule(schedule: ScheduleInfo, now: int, slots: int = _COMING) -> tuple[str, list[int]]:
     """The cron text in words, and its next slots; a text that cannot be read here says so."""
     from packhorse.core.cron import Cron  # not before it is needed: it brings cronsim along
 
@@ -57,3 +36,55 @@ def words_and_slots(schedule: ScheduleInfo, now: int, slots: int = _COMING) -> t
         return cron.describe(), coming
     except BadValue as error:
         return error.what, []
+
+
+# --- the next jobs in line --------------------------------------------------------------------------------------------
+
+
+_SPECIAL = {RANK_RECOVERED: "recovered", RANK_FORCED: "forced", RANK_HALTED: "halted"}
+
+
+class NextJob(NamedTuple):
+    """A job in line: its place among all, and in its own queue, both from 1."""
+
+    place: int
+    place_in_queue: int
+    job: Job
+
+    @property
+    def tier(self) -> str:
+        """Its rank, in words."""
+        return _SPECIAL.get(self.job.rank, f"priority {self.job.priority}")
+
+
+def order_next_jobs(jobs: Sequence[Job], order: str, weights: Mapping[str, int]) -> list[NextJob]:
+    """These jobs, which stand in line by rank and age, as they will be taken."""
+    seen: dict[str, int] = {}
+    found = []
+    for place, job in enumerate(jobs if order == BY_AGE else _by_turns(jobs, weights), start=1):
+        seen[job.queue] = seen.get(job.queue, 0) + 1
+        found.append(NextJob(place, seen[job.queue], job))
+    return found
+
+
+def _by_turns(jobs: Sequence[Job], weights: Mapping[str, int]) -> list[Job]:
+    turns = FairShare()
+    taken: list[Job] = []
+    for rank in sorted({job.rank for job in jobs}):
+        lines: dict[str, list[Job]] = {}
+        for job in jobs:
+            if job.rank == rank:
+                lines.setdefault(job.queue, []).append(job)
+        while any(lines.values()):
+            (queue,) = turns.share({name: len(line) for name, line in lines.items()}, weights, 1)
+            taken.append(lines[queue].pop(0))
+    return taken
+
+
+def queue_weights(tasks: Iterable[TaskInfo]) -> dict[str, int]:
+    """The weights of queues, by what workers announced of the tasks in them."""
+    weights: dict[str, int] = {}
+    for task in tasks:
+        told = task.options.get("weight", 1)
+        weights[task.queue] = max(weights.get(task.queue, 1), told if isinstance(told, int) else 1)
+    return weights

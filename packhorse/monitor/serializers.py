@@ -14,10 +14,11 @@ import msgspec
 
 from packhorse.core.clock import SECOND, to_datetime
 from packhorse.core.event import Event, Kind, Subject
-from packhorse.core.failure import Failure
 from packhorse.core.job import ABORTED, HELD, OF_TASK, Job, Operation, Reason, State, effective
-from packhorse.monitor.event_objects import served
-from packhorse.monitor.served_queues import served_by
+from packhorse.core.outcome import Failure
+from packhorse.monitor.event_objects import event_queue
+from packhorse.monitor.schedules import describe_schedule, late_by
+from packhorse.monitor.served_queues import queues_served_by
 from packhorse.storage.checks import is_sound_json
 from packhorse.storage.records import (
     ClientInfo,
@@ -145,7 +146,7 @@ def job_fields(job: Job, now: int | None = None) -> JobFields:
     return JobFields(**plain_fields(job, now))
 
 
-def runner_of(job: Job, workers: Iterable[WorkerInfo]) -> dict[str, Any]:
+def holder_fields(job: Job, workers: Iterable[WorkerInfo]) -> dict[str, Any]:
     """Where the worker runs that holds this job: `host` and `pid`, None if nobody does."""
     worker = next((each for each in workers if each.id == job.owner), None)
     return {"host": worker.host if worker else None, "pid": worker.pid if worker else None}
@@ -173,7 +174,7 @@ def event_fields(event: Event, *, object: bool = False) -> EventFields:
     fields = {name: getattr(event, name) for name in EventFields.__struct_fields__}
     data = {name: value for name, value in (event.data or {}).items() if name != "object"} or None
     told = object_fields(event) if object else msgspec.UNSET
-    return EventFields(**{**fields, "at": iso(event.at), "queue": served(event), "data": data, "object": told})
+    return EventFields(**{**fields, "at": iso(event.at), "queue": event_queue(event), "data": data, "object": told})
 
 
 def object_fields(event: Event) -> dict[str, Any] | None:
@@ -351,6 +352,29 @@ def schedule_fields(schedule: ScheduleInfo) -> ScheduleFields:
     )
 
 
+class ShownSchedule(ScheduleFields, kw_only=True):
+    """A schedule; `says` is its cron text in words, `coming` its next slots, `late_by` how many seconds ago it was due,
+    if nobody has seen to that."""
+
+    is_paused: bool
+    says: str
+    coming: list[Moment]
+    late_by: Seconds
+
+
+def shown_schedule(schedule: ScheduleInfo, now: int) -> ShownSchedule:
+    """A schedule as programs are told of it."""
+    says, coming = describe_schedule(schedule, now)
+    late = late_by(schedule, now)
+    return ShownSchedule(
+        **msgspec.structs.asdict(schedule_fields(schedule)),
+        is_paused=schedule.paused_at is not None,
+        says=says,
+        coming=[] if schedule.paused_at is not None else [iso(at) for at in coming],
+        late_by=None if late is None else late / SECOND,
+    )
+
+
 # --- workers and clients ----------------------------------------------------------------------------------------------
 
 
@@ -378,7 +402,7 @@ def worker_fields(worker: WorkerInfo, *, is_alive: bool, holds: int) -> WorkerFi
     """A worker or a foreman."""
     times = {"joined_at": iso(worker.joined_at), "beat_at": iso(worker.beat_at)}
     facts = {"is_alive": is_alive, "holds": holds, "code_version": worker.code_version}
-    return WorkerFields(**{**msgspec.structs.asdict(worker), **times, **facts, "queues": served_by(worker)})
+    return WorkerFields(**{**msgspec.structs.asdict(worker), **times, **facts, "queues": queues_served_by(worker)})
 
 
 class ClientFields(msgspec.Struct):

@@ -22,23 +22,23 @@ SERVES = "serves"
 """Under this name a worker's record has what it was told to serve: names and patterns, or `*`. Workers of foreign
 programs have none, and serve the queues that their record names."""
 
-Choice = Sequence[str] | None
+QueuePatterns = Sequence[str] | None
 """Names and patterns of queues; None: every queue."""
 
 
-def parse_choice(text: str) -> list[str]:
+def parse_queue_patterns(text: str) -> list[str]:
     """What a user wrote for `--queues`: names and patterns, separated by commas.
 
     >>> parse_choice("mail, bulk.*")
     ['mail', 'bulk.*']
     """
-    words = check_choice(word.strip() for word in text.split(",") if word.strip())
+    words = check_queue_patterns(word.strip() for word in text.split(",") if word.strip())
     if not words:
         raise BadValue("--queues names no queue", hint="leave it out for all, e.g. --queues mail,'bulk.*'")
     return words
 
 
-def check_choice(words: Iterable[object]) -> list[str]:
+def check_queue_patterns(words: Iterable[object]) -> list[str]:
     """These, if they can be names and patterns of queues; else BadValue."""
     return [_checked(word) for word in words]
 
@@ -53,7 +53,7 @@ def is_pattern(word: str) -> bool:
     return any(letter in word for letter in "*?[")
 
 
-def is_chosen(queue: str, choice: Choice) -> bool:
+def matches_patterns(queue: str, choice: QueuePatterns) -> bool:
     """Is this queue among those that were named?"""
     return choice is None or any(fnmatchcase(queue, word) for word in choice)
 
@@ -79,12 +79,14 @@ def tasks_to_expect(tallies: Sequence[Tally], announced: Iterable[TaskInfo]) -> 
     return {**usual, **found}
 
 
-def queues_to_serve(tallies: Iterable[Tally], tasks: Collection[str], choice: Choice = None) -> dict[str, set[str]]:
+def queues_to_serve(
+    tallies: Iterable[Tally], tasks: Collection[str], choice: QueuePatterns = None
+) -> dict[str, set[str]]:
     """The queues that hold unfinished jobs of these tasks, with those tasks."""
     return {
         queue: known
         for queue, found in tasks_by_queue(tallies).items()
-        if is_chosen(queue, choice) and (known := found.intersection(tasks))
+        if matches_patterns(queue, choice) and (known := found.intersection(tasks))
     }
 
 
@@ -95,25 +97,25 @@ def serves(worker: WorkerInfo, queue: str, tasks: Collection[str] = ()) -> bool:
     choice, known = worker.info.get(SERVES), worker.info.get("tasks")
     if not isinstance(choice, list) or not isinstance(known, list):
         return False
-    return (not tasks or not set(tasks).isdisjoint(words_in(known))) and is_chosen(queue, words_in(choice))
+    return (not tasks or not set(tasks).isdisjoint(strings_in(known))) and matches_patterns(queue, strings_in(choice))
 
 
-def served_by(worker: WorkerInfo) -> list[str]:
+def queues_served_by(worker: WorkerInfo) -> list[str]:
     """What a worker serves, as lists show it: the queues in its record, then its patterns; `*`: every other, too.
 
     >>> served_by(WorkerInfo("ann", queues=["mail"], info={"serves": ["mail", "bulk.*"]}))
     ['mail', 'bulk.*']
     """
-    choice = words_in(worker.info.get(SERVES))
+    choice = strings_in(worker.info.get(SERVES))
     return [*worker.queues, *(word for word in choice if word not in worker.queues)]
 
 
-def words_in(told: object) -> list[str]:
+def strings_in(told: object) -> list[str]:
     """The words of a list in a record. Foreign workers may have put anything there: what is no text says nothing."""
     return [word for word in told if isinstance(word, str)] if isinstance(told, list) else []
 
 
-class Crew:
+class ServingWorkers:
     """Workers, of which it is asked for many queues how many serve each. Those that are alike are looked at once."""
 
     def __init__(self, workers: Iterable[WorkerInfo]) -> None:
@@ -128,21 +130,21 @@ class Crew:
         return sum(number for worker, number in self._alike.values() if serves(worker, queue, tasks))
 
 
-class Unserved(NamedTuple):
+class UnservedReason(NamedTuple):
     """That nobody takes jobs from a queue: what to say, and what to try."""
 
     what: str
     hint: str
 
 
-def why_unserved(workers: Sequence[WorkerInfo], queue: str, tasks: Collection[str] = ()) -> Unserved | None:
+def why_unserved(workers: Sequence[WorkerInfo], queue: str, tasks: Collection[str] = ()) -> UnservedReason | None:
     """Why none of these workers takes jobs of these tasks from this queue; None: one does, or there is nothing to take
     and some would."""
     if any(serves(worker, queue, tasks) for worker in workers):
         return None
-    if any(is_chosen(queue, words_in(worker.info.get(SERVES))) for worker in workers):
-        return Unserved(
+    if any(matches_patterns(queue, strings_in(worker.info.get(SERVES))) for worker in workers):
+        return UnservedReason(
             f"no running worker knows {', '.join(sorted(tasks)[:3])}, whose jobs wait in {queue}",
             "packhorse work, with the app that has the task",
         )
-    return Unserved(f"no running worker serves {queue}", f"packhorse work --queues {shlex.quote(queue)}")
+    return UnservedReason(f"no running worker serves {queue}", f"packhorse work --queues {shlex.quote(queue)}")

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from packhorse.core.errors import BadValue
-from packhorse.core.event import Kind, Subject
-from packhorse.core.order import IN_PROGRAM, NOT_IN_PROGRAM, Do, Order
+from packhorse.core.event import IN_PROGRAM, NOT_IN_PROGRAM, ForemanAction, ForemanOrder, Kind, Subject
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter, WorkerInfo
 
@@ -58,11 +57,11 @@ def ask_for_stacks(storage: Storage, worker: WorkerInfo, *, by: str | None) -> i
     it."""
     is_foreman = worker.subject is Subject.FOREMAN
     foreman = worker.id if is_foreman else worker.foreman
-    order = Order(Do.STACKS, worker=None if is_foreman else worker.id)
+    order = ForemanOrder(ForemanAction.STACKS, worker=None if is_foreman else worker.id)
     return None if foreman is None else give_order(storage, foreman, order, by=by)
 
 
-def give_order(storage: Storage, foreman: str, order: Order, *, by: str | None) -> int | None:
+def give_order(storage: Storage, foreman: str, order: ForemanOrder, *, by: str | None) -> int | None:
     """Leave an order with a foreman; its number, None: nobody hears it. Others may give theirs at the same time: one's
     own is the newest that says the same."""
     if not storage.order(foreman, order, by=by):
@@ -72,7 +71,7 @@ def give_order(storage: Storage, foreman: str, order: Order, *, by: str | None) 
     return next((event.id for event in newest if event.data == order.facts(by)), None)
 
 
-def refuse_to_pool(foreman: WorkerInfo | None, do: Do) -> None:
+def refuse_in_program(foreman: WorkerInfo | None, do: ForemanAction) -> None:
     """BadValue if this is a pool in a program, and the order means nothing to one."""
     if foreman is not None and do in NOT_IN_PROGRAM and foreman.info.get(IN_PROGRAM):
         raise BadValue(
@@ -81,7 +80,7 @@ def refuse_to_pool(foreman: WorkerInfo | None, do: Do) -> None:
         )
 
 
-def crew_of(worker: WorkerInfo, everybody: Sequence[WorkerInfo]) -> list[WorkerInfo]:
+def workers_of(worker: WorkerInfo, everybody: Sequence[WorkerInfo]) -> list[WorkerInfo]:
     """Whom an order to this one concerns: the worker itself, or the workers of this foreman."""
     if worker.subject is Subject.FOREMAN:
         return [each for each in everybody if each.foreman == worker.id]
@@ -93,7 +92,7 @@ def have_answered(workers: Sequence[WorkerInfo], number: int) -> bool:
     return all((told := stacks_of(worker)) is not None and told.order >= number for worker in workers)
 
 
-def cut(items: Sequence[Stack], most: int = MOST_TEXT) -> list[Stack]:
+def limit_stacks(items: Sequence[Stack], most: int = MOST_TEXT) -> list[Stack]:
     """As many of these as fit."""
     kept: list[Stack] = []
     for place, stack in enumerate(items):

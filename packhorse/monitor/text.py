@@ -1,8 +1,15 @@
-"""Amounts in few characters: counts, bytes, rates, shares. The command line and the web pages show them alike."""
+"""Short texts: amounts, durations, jobs, pauses. The command line and the web show them alike."""
 
 from __future__ import annotations
 
-from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND, to_datetime
+from packhorse.core.job import FINAL, HELD, OF_TASK, Job, Reason, State
+from packhorse.core.outcome import Failure
+from packhorse.storage.records import QueueInfo
 
 _SIZES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
@@ -121,3 +128,141 @@ def fact_text(name: str, value: object) -> str:
     if name in _SECONDS:
         return f"{value:,} s" if isinstance(value, int) else str(value)
     return size_text(value) if name in _BYTES and isinstance(value, int) else str(value)
+
+
+# --- jobs -------------------------------------------------------------------------------------------------------------
+
+
+ABORT = "Abort"
+"""The type of failure of a job whose task returned `Abort`."""
+_LONG_ARGS = 4_000
+_LONG_VALUE = 60
+
+
+def shorten(text: str, most: int) -> str:
+    """The beginning of a text that may be long."""
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def call_text(job: Job, *, whole: bool = False) -> str:
+    """The job as a call, on one line: "resize(image_id=7, width=800)". Long values are cut unless it shall be whole."""
+    return f"{job.task}({_arguments(job.args, whole)})"
+
+
+def _arguments(text: str, whole: bool) -> str:
+    if len(text) > _LONG_ARGS and not whole:
+        return shorten(text.strip("{}"), _LONG_VALUE)
+    most = len(text) if whole else _LONG_VALUE
+    args = msgspec.json.decode(text)
+    if not isinstance(args, dict):  # by the hand of who wrote into the storage himself
+        return shorten(text, most)
+    return ", ".join(f"{name}={shorten(msgspec.json.encode(value).decode(), most)}" for name, value in args.items())
+
+
+def python_text(job: Job) -> str:
+    """The Python that enqueues such a job: "app.enqueue('resize', {'image_id': 7})"."""
+    return f"app.enqueue({job.task!r}, {msgspec.json.decode(job.args)!r})"
+
+
+def attempt_text(job: Job) -> str:
+    """Which try it is, will be or was, of how many."""
+    if job.max_attempts == OF_TASK:  # of whose options nothing is known here
+        return str(job.attempt)
+    return f"{job.attempt}/{job.max_attempts}"
+
+
+def state_text(job: Job) -> str:
+    """The state, and what else one wants to know of it at a glance."""
+    if job.is_halted:
+        return f"{job.state} (halted)"
+    if job.is_forced:
+        return f"{job.state} (forced)"
+    if job.state in HELD and job.abort_at is not None:
+        return f"{job.state} (stopping)"
+    return job.state
+
+
+def main_time(job: Job) -> int | None:
+    """The time that matters: when it is due, since when it waits or runs, when it ended."""
+    if job.state in (State.SCHEDULED, State.RETRYING):
+        return job.due_at
+    if job.state in FINAL:
+        return job.finished_at
+    return job.queued_at if job.state is State.QUEUED else job.started_at or job.updated_at
+
+
+def note_text(job: Job) -> str:
+    """What a running job says, or why a failed one failed."""
+    if job.state is State.RUNNING:
+        percent = "" if job.progress is None else f"{job.progress} %"
+        return " ".join(filter(None, [percent, job.progress_text or job.checkin]))
+    if job.state is State.COMPLETED:
+        return ""
+    return error_line(job)
+
+
+def error_line(job: Job) -> str:
+    """The last failure on one line; of an aborted job, why it was."""
+    if job.state is State.ABORTED:
+        return abort_reason(job).partition("\n")[0]
+    if job.error is None:
+        return ""
+    return Failure.from_json(job.error).summary().partition("\n")[0]
+
+
+def abort_reason(job: Job, span: Callable[[int], str] = span_text) -> str:
+    """What an aborted job's own record says about the reason, as a sentence: "it waited longer than its expires of
+    10s". Who gave an order is in its events."""
+    failure = Failure.from_json(job.error) if job.error else None
+    if job.reason is Reason.JOB_TIMEOUT:
+        return _over(job, span) or (failure.message if failure else "its time was over")
+    if failure is not None and failure.type == ABORT and job.abort_at is None:
+        return f"its task said: {failure.message}"
+    return "an operator wanted it"
+
+
+def _over(job: Job, span: Callable[[int], str]) -> str | None:
+    """Which time was over, if it was one that runs while the job waits too."""
+    ended_at, begun_at = job.finished_at or 0, job.started_at or 0
+    if job.total_timeout is not None and ended_at >= (job.first_queued_at or 0) + job.total_timeout:
+        return f"it lived longer than its total_timeout of {span(job.total_timeout)}"
+    if job.expires is not None and begun_at < (job.queued_at or 0) <= ended_at - job.expires:
+        return f"it waited longer than its expires of {span(job.expires)}"
+    return None
+
+
+# --- pauses -----------------------------------------------------------------------------------------------------------
+
+
+_LONGEST = 200
+
+
+def pause_text(queue: QueueInfo, now: int, since: str = "") -> str:
+    """What follows the word "paused": " by ana since 12:00 until 14:02 UTC: the server is down"."""
+    by = f" by {queue.paused_by[:_LONGEST]}" if queue.paused_by else ""
+    until = f" {until_text(queue.paused_until, now)}" if queue.paused_until is not None else ""
+    why = f": {queue.paused_why[:_LONGEST]}" if queue.paused_why else ""
+    return f"{by}{since}{until}{why}"
+
+
+def until_text(until: int, now: int) -> str:
+    """The end of a pause; with the day, unless it is today.
+
+    >>> until_text(50_520_000_000, 0)
+    'until 14:02 UTC'
+    """
+    end, today = to_datetime(until), to_datetime(now)
+    return f"until {end:%H:%M} UTC" if end.date() == today.date() else f"until {end:%Y-%m-%d %H:%M} UTC"
+
+
+def held_back_text(queues: Iterable[QueueInfo]) -> str:
+    """What follows a sentence about those in line: how many jobs are kept out of it because their queue is paused.
+
+    >>> held_back_text([QueueInfo("mail", {State.QUEUED: 3}, paused_at=1)])
+    '; 3 wait in the paused queue mail'
+    """
+    paused = {each.name: number for each in queues if each.is_paused and (number := each.counts.get(State.QUEUED, 0))}
+    if not paused:
+        return ""
+    where = f"the paused queue {next(iter(paused))}" if len(paused) == 1 else f"{len(paused)} paused queues"
+    return f"; {count_text(sum(paused.values()), 'waits', 'wait')} in {where}"

@@ -1,6 +1,7 @@
-"""Why does this job wait? One sentence for people, from what the storage knows.
+"""Why does this job wait? One clause for people, from what the storage knows.
 
-`job.why()`, the command line and the web pages ask it. Pure: whoever asks gathers what there is to be seen.
+`job.why()`, the command line and the web pages use it. `look_around` reads what matters for the job's state; `explain`
+is pure and puts it in words.
 """
 
 from __future__ import annotations
@@ -10,23 +11,30 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from packhorse.core.clock import DAY, SECOND, to_datetime
-from packhorse.core.event import Event, Subject
-from packhorse.core.failure import Failure
-from packhorse.core.job import UNFINISHED, Job, Reason, State, effective
-from packhorse.monitor.idleness import Idler, idle_text, idlers, is_quiet, quiet_text, remedy, takers
-from packhorse.monitor.pause_text import pause_text
-from packhorse.monitor.presence import is_alive
-from packhorse.monitor.served_queues import SERVES, is_chosen, serves, words_in
-from packhorse.monitor.text import span_text
-from packhorse.storage.records import QueueInfo, Tally, TaskInfo, WorkerInfo
+from packhorse.core.event import Event, Kind, Subject
+from packhorse.core.job import ABORTED, FINAL, HELD, QUEUED, UNFINISHED, Job, Reason, State, effective
+from packhorse.core.outcome import Failure
+from packhorse.monitor.liveness import (
+    IdleForeman,
+    accepting_workers,
+    idle_foremen,
+    idle_text,
+    is_alive,
+    is_quiet,
+    quiet_text,
+    resume_command,
+)
+from packhorse.monitor.served_queues import SERVES, matches_patterns, serves, strings_in
+from packhorse.monitor.text import abort_reason, pause_text, span_text
+from packhorse.storage import Storage
+from packhorse.storage.records import EventFilter, Filter, QueueInfo, Tally, TaskInfo, WorkerInfo
+from packhorse.storage.transfer import problems
 
-ABORT = "Abort"
-"""The type of failure that a job carries whose task returned `Abort`."""
 _SUMMARY_LIMIT = 120
 _GIVEN_UP = "did not end when asked"  # also what the failure of such a run says
 
 
-class Seen(msgspec.Struct, frozen=True):
+class Surroundings(msgspec.Struct, frozen=True):
     """What there is to be seen around a job. One that has ended needs little more than `now`."""
 
     now: int
@@ -41,7 +49,7 @@ class Seen(msgspec.Struct, frozen=True):
     span: Callable[[int], str] = span_text  # how a duration is written
 
 
-def explain(job: Job, seen: Seen) -> str:
+def explain(job: Job, seen: Surroundings) -> str:
     """The most important reason why the job is where it is, as a clause: "its queue mail is paused by anna"."""
     job = effective(job, seen.task.options if seen.task else None)
     reason = _reason(job, seen)
@@ -49,7 +57,7 @@ def explain(job: Job, seen: Seen) -> str:
     return f"{reason}; {beside}" if beside and _GIVEN_UP not in reason else reason
 
 
-def _reason(job: Job, seen: Seen) -> str:
+def _reason(job: Job, seen: Surroundings) -> str:
     match job.state:
         case State.SCHEDULED:
             return _scheduled(job, seen)
@@ -67,19 +75,19 @@ def _reason(job: Job, seen: Seen) -> str:
             return _aborted(job, seen)
 
 
-# --- waiting ------------------------------------------------------------------------------------------------------
+# --- waiting ----------------------------------------------------------------------------------------------------------
 
 
-def _scheduled(job: Job, seen: Seen) -> str:
+def _scheduled(job: Job, seen: Surroundings) -> str:
     word = "it asked to be called again" if job.snoozes else "it is delayed"
     return _until(word, job, seen)
 
 
-def _retrying(job: Job, seen: Seen) -> str:
+def _retrying(job: Job, seen: Surroundings) -> str:
     return _until(f"attempt {job.failures} of {job.max_attempts} failed{_error(job)}; it waits for the next", job, seen)
 
 
-def _until(word: str, job: Job, seen: Seen) -> str:
+def _until(word: str, job: Job, seen: Surroundings) -> str:
     if seen.closed:
         return seen.closed
     due_at = job.due_at or 0
@@ -90,11 +98,11 @@ def _until(word: str, job: Job, seen: Seen) -> str:
     return f"it has been due for {seen.span(seen.now - due_at)}; {rest}"
 
 
-def _queued(job: Job, seen: Seen) -> str:
+def _queued(job: Job, seen: Surroundings) -> str:
     return _obstacle(job, seen) or _place_in_line(job, seen)
 
 
-def _obstacle(job: Job, seen: Seen) -> str | None:
+def _obstacle(job: Job, seen: Surroundings) -> str | None:
     """What keeps every worker from taking it, however long it waits."""
     if seen.closed:
         return seen.closed
@@ -112,21 +120,21 @@ def _obstacle(job: Job, seen: Seen) -> str | None:
     return None
 
 
-def _unserved(job: Job, seen: Seen) -> str:
+def _unserved(job: Job, seen: Surroundings) -> str:
     """Nobody takes it from its queue: those who would take any job there do not know its task, or none would."""
-    if any(is_chosen(job.queue, words_in(worker.info.get(SERVES))) for worker in _alive(seen)):
+    if any(matches_patterns(job.queue, strings_in(worker.info.get(SERVES))) for worker in _alive(seen)):
         return f"no running worker knows the task {job.task}"
     return f"no running worker serves the queue {job.queue}"
 
 
-def _none_of(serving: Sequence[WorkerInfo], seen: Seen) -> str:
+def _none_of(serving: Sequence[WorkerInfo], seen: Surroundings) -> str:
     """That these, who alone serve a queue, take no jobs."""
     foremen = {worker.foreman for worker in serving}
     idle = [each for each in _idlers(seen) if each.foreman.id in foremen]
     return _no_takers(idle) if idle else quiet_text(serving)
 
 
-def _nobody(seen: Seen) -> str | None:
+def _nobody(seen: Surroundings) -> str | None:
     """That no worker runs at all, or none that takes jobs, if it is so."""
     if _takers(_alive(seen), seen):
         return None
@@ -146,7 +154,7 @@ def _nobody(seen: Seen) -> str | None:
     return f"{who} silent for {seen.span(seen.now - max(beats))}: none may be running any more"
 
 
-def _about_to_start(foreman: WorkerInfo, seen: Seen) -> str:
+def _about_to_start(foreman: WorkerInfo, seen: Surroundings) -> str:
     wait = foreman.report.get("next_start_in")
     when = "is about to start one"
     if isinstance(wait, int | float) and 0 < wait < DAY / SECOND:
@@ -154,26 +162,26 @@ def _about_to_start(foreman: WorkerInfo, seen: Seen) -> str:
     return f"no worker is running yet; the foreman {foreman.host}:{foreman.pid} {when}"
 
 
-def _takers(workers: Sequence[WorkerInfo], seen: Seen) -> list[WorkerInfo]:
+def _takers(workers: Sequence[WorkerInfo], seen: Surroundings) -> list[WorkerInfo]:
     """Those of these workers that take jobs."""
-    taking = {worker.id for worker in takers(seen.workers, seen.now, seen.lease)}
+    taking = {worker.id for worker in accepting_workers(seen.workers, seen.now, seen.lease)}
     return [worker for worker in workers if worker.id in taking]
 
 
-def _idlers(seen: Seen) -> list[Idler]:
-    return idlers(seen.workers, seen.now, seen.lease)
+def _idlers(seen: Surroundings) -> list[IdleForeman]:
+    return idle_foremen(seen.workers, seen.now, seen.lease)
 
 
-def _no_takers(idle: Sequence[Idler]) -> str:
-    order = remedy(idle)
+def _no_takers(idle: Sequence[IdleForeman]) -> str:
+    order = resume_command(idle)
     return idle_text(idle) + (f"; `{order}` has {'it' if len(idle) == 1 else 'them'} go on" if order else "")
 
 
-def _alive(seen: Seen) -> list[WorkerInfo]:
+def _alive(seen: Surroundings) -> list[WorkerInfo]:
     return [each for each in seen.workers if each.subject is Subject.WORKER and _is_alive(each, seen)]
 
 
-def _is_alive(process: WorkerInfo, seen: Seen) -> bool:
+def _is_alive(process: WorkerInfo, seen: Surroundings) -> bool:
     return is_alive(process, seen.now, seen.lease)
 
 
@@ -182,7 +190,7 @@ def _paused(queue: QueueInfo, now: int) -> str:
     return f"its queue {queue.name} is paused{pause_text(queue, now, since)}"
 
 
-def _place_in_line(job: Job, seen: Seen) -> str:
+def _place_in_line(job: Job, seen: Surroundings) -> str:
     again = " again, because its worker died" if job.is_halted else ""
     rest = "a worker is about to take it" if _has_free_slot(job, seen) else "waits for a free slot"
     if job.is_forced:
@@ -195,12 +203,12 @@ def _place_in_line(job: Job, seen: Seen) -> str:
     return f"it waits in line{again}; {jobs} of its queue {'goes' if seen.ahead == 1 else 'go'} first"
 
 
-def _very_many(seen: Seen) -> str:
+def _very_many(seen: Surroundings) -> str:
     waiting = seen.queue.counts.get(State.QUEUED, 0) if seen.queue else 0
     return f"very many of the {waiting:,} jobs" if waiting else "very many jobs"
 
 
-def _has_free_slot(job: Job, seen: Seen) -> bool:
+def _has_free_slot(job: Job, seen: Surroundings) -> bool:
     """Do those who serve its queue hold less than they can run? By what the storage has, not by what they report.
     Whatever they would have taken counts as held by them, also from queues that only their patterns fit."""
     serving = [worker for worker in _takers(_alive(seen), seen) if serves(worker, job.queue, [job.task])]
@@ -208,10 +216,10 @@ def _has_free_slot(job: Job, seen: Seen) -> bool:
     return sum(held.number for held in theirs) < sum(worker.concurrency for worker in serving)
 
 
-# --- held ---------------------------------------------------------------------------------------------------------
+# --- held -------------------------------------------------------------------------------------------------------------
 
 
-def _lost(job: Job, seen: Seen) -> str | None:
+def _lost(job: Job, seen: Surroundings) -> str | None:
     """That nobody holds it, or its worker has been silent for longer than its lease, and whether there is somebody to
     take the job back."""
     worker = next((each for each in seen.workers if each.id == job.owner), None)
@@ -227,7 +235,7 @@ def _lost(job: Job, seen: Seen) -> str | None:
     return f"its worker {job.owner} has been silent for {seen.span(seen.now - worker.beat_at)}; {rest}"
 
 
-def _held(job: Job, seen: Seen) -> str:
+def _held(job: Job, seen: Surroundings) -> str:
     if job.state is State.RESERVED:
         return f"worker {job.owner} has taken it"
     since = f" for {seen.span(seen.now - job.started_at)}" if job.started_at is not None else ""
@@ -235,14 +243,14 @@ def _held(job: Job, seen: Seen) -> str:
     return f"it runs on worker {job.owner}{since}{progress}"
 
 
-def _asked_to_stop(job: Job, seen: Seen) -> str:
+def _asked_to_stop(job: Job, seen: Surroundings) -> str:
     return "" if job.abort_at is None else f"; it was asked to stop {_ago(job.abort_at, seen)}"
 
 
 # --- given up ---------------------------------------------------------------------------------------------------------
 
 
-def still_goes_on(
+def still_running_text(
     job: Job, now: int, workers: Iterable[WorkerInfo], span: Callable[[int], str] = span_text
 ) -> str | None:
     """That the last run of a job which has ended, or waits for its next try, was given up and may still go on: its
@@ -256,9 +264,9 @@ def still_goes_on(
     return f"its last run {_GIVEN_UP}, and may go on for {span(left)}, until its worker is replaced"
 
 
-def _run_beside(job: Job, seen: Seen) -> str | None:
+def _run_beside(job: Job, seen: Surroundings) -> str | None:
     """As above; and of a job that shall run again, as long as that worker is there."""
-    if told := still_goes_on(job, seen.now, seen.workers, seen.span):
+    if told := still_running_text(job, seen.now, seen.workers, seen.span):
         return told
     worker = Failure.goes_on_in(job.error) if job.state in UNFINISHED else None
     if worker is not None and any(each.id == worker for each in _alive(seen)):
@@ -270,10 +278,10 @@ def _goes_on(job: Job) -> int:
     return (Failure.from_json(job.error).goes_on or 0) if job.error else 0
 
 
-# --- finished -----------------------------------------------------------------------------------------------------
+# --- finished ---------------------------------------------------------------------------------------------------------
 
 
-def _dead(job: Job, seen: Seen) -> str:
+def _dead(job: Job, seen: Surroundings) -> str:
     if job.reason is Reason.RUNNER_TIMEOUT:
         times = "once" if job.halts == 1 else f"{job.halts} times"
         return f"it died {_ago(job.finished_at, seen)}, because its worker died under it {times}"
@@ -297,34 +305,13 @@ def _final(job: Job) -> str:
     return f" (it is not tried again: {because})" if because and job.failures < job.max_attempts else ""
 
 
-def _aborted(job: Job, seen: Seen) -> str:
+def _aborted(job: Job, seen: Surroundings) -> str:
     by = next((event.data["by"] for event in reversed(seen.aborts) if event.data and "by" in event.data), None)
-    cause = f"by {by}" if by else f"because {why_aborted(job, seen.span)}"
+    cause = f"by {by}" if by else f"because {abort_reason(job, seen.span)}"
     return f"it was aborted {_ago(job.finished_at, seen)}, {cause}"
 
 
-def why_aborted(job: Job, span: Callable[[int], str] = span_text) -> str:
-    """What an aborted job's own record says about the reason, as a sentence: "it waited longer than its expires of
-    10s". Who gave an order is in its events."""
-    failure = Failure.from_json(job.error) if job.error else None
-    if job.reason is Reason.JOB_TIMEOUT:
-        return _over(job, span) or (failure.message if failure else "its time was over")
-    if failure is not None and failure.type == ABORT and job.abort_at is None:
-        return f"its task said: {failure.message}"
-    return "an operator wanted it"
-
-
-def _over(job: Job, span: Callable[[int], str]) -> str | None:
-    """Which time was over, if it was one that runs while the job waits too."""
-    ended_at, begun_at = job.finished_at or 0, job.started_at or 0
-    if job.total_timeout is not None and ended_at >= (job.first_queued_at or 0) + job.total_timeout:
-        return f"it lived longer than its total_timeout of {span(job.total_timeout)}"
-    if job.expires is not None and begun_at < (job.queued_at or 0) <= ended_at - job.expires:
-        return f"it waited longer than its expires of {span(job.expires)}"
-    return None
-
-
-# --- words --------------------------------------------------------------------------------------------------------
+# --- words ------------------------------------------------------------------------------------------------------------
 
 
 def _error(job: Job) -> str:
@@ -334,9 +321,52 @@ def _error(job: Job) -> str:
     return f" with {summary[:_SUMMARY_LIMIT]}{'…' if len(summary) > _SUMMARY_LIMIT else ''}"
 
 
-def _ago(at: int | None, seen: Seen) -> str:
+def _ago(at: int | None, seen: Surroundings) -> str:
     return f"{seen.span(seen.now - (at or 0))} ago"
 
 
 def _moment(at: int) -> str:
     return f"{to_datetime(at):%Y-%m-%d %H:%M:%S} UTC"
+
+
+# --- what lies around a job -------------------------------------------------------------------------------------------
+
+
+_LOOKED_AHEAD = 500
+"""Jobs that are counted before "very many" is said."""
+
+
+def look_around(storage: Storage, lease: int, job: Job) -> Surroundings:
+    """Of this moment; the job may move on meanwhile."""
+    if job.state is ABORTED:
+        workers = storage.workers() if Failure.goes_on_in(job.error) else ()
+        return Surroundings(storage.now(), lease, workers=workers, aborts=_aborts(storage, job.id))
+    if job.state in FINAL:
+        return Surroundings(storage.now(), lease)
+    if job.state in HELD:
+        return Surroundings(storage.now(), lease, workers=storage.workers())
+    moving = "".join(problems(storage.move())) or None
+    if job.state is not QUEUED:
+        return Surroundings(storage.now(), lease, workers=storage.workers(), closed=moving)
+    line = storage.find(Filter(states=frozenset({QUEUED}), queue=job.queue), limit=_LOOKED_AHEAD).jobs
+    return Surroundings(
+        now=storage.now(),
+        lease=lease,
+        queue=next((queue for queue in storage.queues() if queue.name == job.queue), None),
+        task=next((task for task in storage.tasks() if task.name == job.task), None),
+        workers=storage.workers(),
+        held=[tally for tally in storage.tallies() if tally.state in HELD],
+        ahead=next((place for place, other in enumerate(line) if other.id == job.id), None),
+        closed=moving,
+    )
+
+
+def _aborts(storage: Storage, job_id: str) -> list[Event]:
+    """How its last life was ended: the events that say who wanted it."""
+    events = [event for kind in (Kind.ABORT_ASKED, Kind.ABORTED) for event in _latest(storage, job_id, kind)]
+    begun = max((event.id for event in _latest(storage, job_id, Kind.RETRIED)), default=0)
+    return [event for event in events if event.id > begun]
+
+
+def _latest(storage: Storage, job_id: str, kind: Kind) -> list[Event]:
+    return storage.events(EventFilter(job_id=job_id, kind=kind), limit=1, newest_first=True)

@@ -16,9 +16,8 @@ from typing import Any, TypeVar, get_args, get_type_hints
 import msgspec
 
 from packhorse.core.clock import END, LONGEST
-from packhorse.core.failure import MESSAGE_LIMIT, TRACEBACK_LIMIT, Failure
 from packhorse.core.job import DEAD, FINAL, HIGHEST_PRIORITY, LOWEST_PRIORITY, OF_TASK, RANKS, Job, Reason
-from packhorse.core.outcome import Failed
+from packhorse.core.outcome import MESSAGE_LIMIT, TRACEBACK_LIMIT, Failed, Failure
 from packhorse.storage.checks import field_checks, is_sound_json, wrong_with
 
 S = TypeVar("S", bound=msgspec.Struct)

@@ -22,9 +22,9 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from packhorse.core.clock import END, LATEST, LONGEST
+from packhorse.core.codec import DEPTH_LIMIT, is_too_deep
 from packhorse.core.errors import BadValue
 from packhorse.core.event import Kind, Subject, known_kind
-from packhorse.core.faults import DEPTH_LIMIT, is_too_deep
 from packhorse.core.job import HIGHEST_PRIORITY, LOWEST_PRIORITY, OF_TASK, RANKS, SETTLED_LATER, NewJob, Token
 from packhorse.core.outcome import Completed, Outcome
 from packhorse.core.retry import Backoff

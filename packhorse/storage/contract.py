@@ -26,13 +26,11 @@ from typing import Any
 
 from packhorse.core import clock
 from packhorse.core.errors import BadValue
-from packhorse.core.event import Event, Kind
+from packhorse.core.event import Event, ForemanOrder, Kind
 from packhorse.core.job import Job, NewJob, Token
-from packhorse.core.order import Order
 from packhorse.core.outcome import Outcome, Verdict
 from packhorse.storage.broken import ANSWERS, looked_through
 from packhorse.storage.checks import WRITES, checked
-from packhorse.storage.moving import Dumped, Move, Section
 from packhorse.storage.records import (
     USUAL_LEASE,
     Beat,
@@ -65,6 +63,7 @@ from packhorse.storage.records import (
     Tick,
     WorkerInfo,
 )
+from packhorse.storage.transfer import Dumped, Move, Section
 
 BATCH = 1_000
 OTHER_QUEUES = "*"
@@ -437,7 +436,7 @@ class Storage(ABC):
         """Write what a worker has done so far as an event; every few minutes, and at its end."""
 
     @abstractmethod
-    def order(self, owner: str, order: Order, *, by: str | None = None) -> bool:
+    def order(self, owner: str, order: ForemanOrder, *, by: str | None = None) -> bool:
         """An operator wants something of a foreman. It is kept as the event `ordered`, for which the foreman looks.
         Repeating it is harmless. False: the storage does not know this foreman, or no longer."""
 
@@ -505,9 +504,9 @@ class Storage(ABC):
     def totals(self) -> dict[str, int]:
         """The same counts since ever."""
 
-    # --- moving to another storage: what `copying.py` does it with ----------------------------------------------------
+    # --- moving to another storage: what `copy_store.py` does it with -------------------------------------------------
     # A storage that bears a mark refuses what people ask for (`StorageClosed`) and has nothing to do for workers and
-    # chores; `moving.py` says which calls go on at which stage. Reading is always answered.
+    # chores; `transfer.py` says which calls go on at which stage. Reading is always answered.
 
     @abstractmethod
     def move(self) -> Move | None:

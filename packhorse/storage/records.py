@@ -15,11 +15,11 @@ import msgspec
 from msgspec.structs import replace
 
 from packhorse.core.clock import DAY, HOUR, SECOND
+from packhorse.core.codec import DEPTH_LIMIT
 from packhorse.core.errors import BadValue, WorkerExists
 from packhorse.core.event import Kind, Subject
-from packhorse.core.faults import DEPTH_LIMIT
 from packhorse.core.job import HELD, Job, NewJob, Operation, Reason, State, Token, is_legal
-from packhorse.core.series import CAUSE_LEVELS, DAYS, HOURS, LEVELS, MINUTES, Level
+from packhorse.core.metrics import CAUSE_LEVELS, DAYS, HOURS, LEVELS, MINUTES, Level
 
 # --- in and out ---------------------------------------------------------------------------------------------------
 

@@ -1,358 +1,266 @@
-"""Copying a storage to another, which may be of another kind: what `packhorse copy-store` does.
+"""Moving a storage: the mark that a storage bears while it is moved, what its calls answer then, and the parts that are
+copied. Plain data and pure functions; every storage asks here, and `copy_store.py` does the work with them.
 
-The one that is left takes no more jobs and hands none out; what its workers hold may end; then nothing in it changes
-any more and it is copied page by page. How far that is, is written in the other one, in the same step as each page:
-whoever is killed begins again where it ended. The last step marks the old one as moved and opens the new one. No job is
-in two open storages at any time, so none is lost and none runs twice.
+The storage that is left bears the stages closing, frozen, moved; the other one bears filling until it is whole.
 """
 
 from __future__ import annotations
 
-import itertools
-import time
-from collections import Counter
-from collections.abc import Callable, Sequence
-from hashlib import blake2b
-from typing import NamedTuple
+from enum import StrEnum
+from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
-from packhorse.core.clock import SECOND
-from packhorse.core.errors import CopyRefused, CopyTimeout
+from packhorse.core.errors import StorageClosed
 from packhorse.core.event import Event
-from packhorse.core.ids import new_id
-from packhorse.core.job import HELD
-from packhorse.storage import BATCH, Storage
-from packhorse.storage.moving import Move, Section, Stage
-from packhorse.storage.records import EventFilter, Filter
+from packhorse.core.job import Job
+from packhorse.core.outcome import Verdict
+from packhorse.storage.records import (
+    BY_AGE,
+    BY_TURNS,
+    ClientInfo,
+    FailureGroup,
+    LogLine,
+    Outlook,
+    Pruned,
+    QueueInfo,
+    ScheduleInfo,
+    TaskInfo,
+    Tick,
+)
 
-SECTIONS = tuple(Section)
-DONE = "done"
-"""In the place of a section: all are copied."""
-_LOOK = 0.2
-_SUM = 1 << 61
-_encode = msgspec.json.Encoder().encode
-
-
-class End(NamedTuple):
-    """One of the two storages, and its address without the password."""
-
-    storage: Storage
-    address: str
+# --- the mark ---------------------------------------------------------------------------------------------------------
 
 
-class Progress(NamedTuple):
-    """How far a copy is: rows done of about so many, and in words."""
+class Stage(StrEnum):
+    """How far a move is."""
 
-    done: int
-    total: int
-    doing: str
-
-
-Tell = Callable[[Progress], None]
+    CLOSING = "closing"  # no job comes in and none is handed out; those that are held may end
+    FROZEN = "frozen"  # nothing changes: it is being copied
+    MOVED = "moved"  # all of it is in the other storage
+    FILLING = "filling"  # this is the other storage, and it is not whole yet
 
 
-class Drain(NamedTuple):
-    """How held jobs are waited for."""
+class Move(msgspec.Struct, frozen=True):
+    """What a storage knows of its move. The last four are how far the one that is filled has come."""
 
-    patience: float
-    lease: int
-    tell: Tell
-
-
-def copy_storage(
-    source: End, target: End, *, patience: float = 600.0, lease: int = 15 * SECOND, tell: Tell = lambda _: None
-) -> dict[str, int]:
-    """Move everything from one storage to the other, or go on where a copy between the two was broken off. Waits so
-    many seconds for held jobs; those of workers that are silent for the lease, or for their own if it is longer, are
-    taken back. Answers how many rows of each section are in the new one, which is open then.
-
-    Raises `CopyRefused` when the other is not empty, or one of them belongs to another copy."""
-    mark = _begin(source, target)
-    _close(source, target, mark, Drain(patience, lease, tell))
-    mark = _copy_all(source, target, mark, tell)
-    _verify(source, target, mark, tell)
-    _hand_over(source, target, mark)
-    return dict(mark.counts)
+    copy: str  # the same at both ends
+    stage: Stage
+    other: str  # the address of the other end, without its password
+    at: int
+    section: str = ""
+    cursor: str | None = None
+    counts: dict[str, int] = {}  # rows by section
+    sums: dict[str, int] = {}  # and what they come to; see `copy_store.py`
 
 
-def check_apart(source: End, target: End) -> None:
-    """Raises `CopyRefused` if both have the same address."""
-    if source.address == target.address:
-        raise CopyRefused(f"{source.address} and {target.address} are the same storage", hint="name another to copy to")
+def encode(move: Move) -> str:
+    return msgspec.json.encode(move).decode()
 
 
-def cancel(source: End) -> Move:
-    """Open a storage again whose move was broken off. What the other one has got of it stays there, closed; that one is
-    opened by this as long as it has got nothing. Answers the mark that it bore."""
-    mark = source.storage.move()
-    if mark is None:
-        raise CopyRefused(f"{source.address} is not being moved")
-    if mark.stage is Stage.MOVED:
-        raise CopyRefused(f"{source.address} was moved to {mark.other}", hint=f"use that one: {mark.other}")
-    if mark.stage is Stage.FILLING and mark.section:
-        raise CopyRefused(
-            f"{source.address} has a part of what is in {mark.other}, which is copied to it",
-            hint=f"packhorse copy-store {mark.other} --cancel opens that one; then empty this one",
-        )
-    _set(source, None, mark)
-    return mark
+def decode(text: str | bytes | None) -> Move | None:
+    return None if not text else msgspec.json.decode(text, type=Move)
 
 
-# --- beginning --------------------------------------------------------------------------------------------------------
+# --- what calls answer meanwhile --------------------------------------------------------------------------------------
+
+_QUIET: dict[str, Any] = {
+    "reserve": [],
+    "tick": None,
+    "promote": 0,
+    "expire": 0,
+    "rescue": [],
+    "prune": Pruned(),
+    "roll_up": None,
+    "append_log": Verdict.STALE,
+}
+"""Calls that processes make by themselves, and what they are told: that there is nothing to do."""
+
+_QUIET_WHEN_CLOSING = frozenset({"reserve", "tick"})
+_REFUSED_WHEN_CLOSING = frozenset({"enqueue"})
+_REFUSED = frozenset(
+    {
+        "enqueue", "abort", "force_start", "set_priority", "set_queue", "retry", "delete", "pause", "resume",
+        "put_schedules", "pause_schedule", "record_deed", "remove_schedule", "announce", "join", "join_client",
+        "leave_client", "subscribe", "acknowledge", "silence_failure", "prune_part",
+    }
+)  # fmt: skip
 
 
-def _begin(source: End, target: End) -> Move:
-    """The mark of the target: a new one, or the one of the copy that goes on."""
-    check_apart(source, target)
-    left, filled = source.storage.move(), target.storage.move()
-    if left is not None and left.stage is Stage.FILLING:
-        raise CopyRefused(
-            f"{source.address} is itself being filled from {left.other}", hint="let that copy end before this one"
-        )
-    if left is not None and filled is not None and left.copy == filled.copy:
-        return _still_empty(source, target, filled)
-    if filled is None:
-        if left is not None and left.stage is not Stage.MOVED and left.other == target.address:
-            raise CopyRefused(
-                f"{target.address} no longer knows of the copy that had begun", hint=_cancel_hint(source.address)
-            )
-        if left is not None:
-            verb = "was moved" if left.stage is Stage.MOVED else "is being moved"
-            raise CopyRefused(f"{source.address} {verb} to {left.other}", hint=_hint_for(left, source.address))
-        return _still_empty(source, target, _begin_anew(source, target))
-    if filled.stage is not Stage.FILLING or filled.other != source.address:
-        raise CopyRefused(_belongs_elsewhere(target, filled), hint="name another storage to copy to")
-    if left is None and filled.section:
-        raise CopyRefused(f"{target.address} has a part of a copy that was cancelled", hint=_emptied(target.address))
-    if left is not None:
-        raise CopyRefused(
-            f"{target.address} has a part of another copy of {source.address}", hint=_emptied(target.address)
-        )
-    return _still_empty(source, target, filled)
+def may_go_on(move: Move | None, call: str) -> bool:
+    """May this call do its work? False: it answers `quiet_answer`. Raises `StorageClosed` for what people ask for."""
+    if move is None:
+        return True
+    if move.stage is Stage.CLOSING:
+        if call in _REFUSED_WHEN_CLOSING:
+            raise closed(move)
+        return call not in _QUIET_WHEN_CLOSING
+    if call in _REFUSED:
+        raise closed(move)
+    return call not in _QUIET
 
 
-def _begin_anew(source: End, target: End) -> Move:
-    there = _contents(target.storage)
-    if there and _latest(source.storage) == _latest(target.storage) != []:
-        # Else the hint to empty the one would be the end of the other.
-        what = (
-            f"{source.address} and {target.address} seem to be the same storage: the latest events of both are the same"
-        )
-        raise CopyRefused(what, hint="nothing was changed; name another storage to copy to")
-    if there:
-        raise _not_empty(target, there)
-    target.storage.announce([], order=source.storage.outlook("", []).order)
-    mark = Move(new_id(), Stage.FILLING, source.address, target.storage.now())
-    _set(target, mark, None)
-    if source.storage.move() == mark:
-        _set(target, None, mark)
-        raise CopyRefused(f"{source.address} and {target.address} are the same storage")
-    return mark
+def quiet_answer(call: str) -> Any:
+    """What a call that may not go on answers."""
+    answer = _QUIET[call]
+    return list(answer) if isinstance(answer, list) else answer
 
 
-def _still_empty(source: End, target: End, mark: Move) -> Move:
-    """Now that the target takes nothing: did anything come into it before? It would be in the way of what is copied."""
-    there = "" if mark.section else _contents(target.storage)
-    if not there:
-        return mark
-    if source.storage.move() is None:
-        _set(target, None, mark)
-        raise _not_empty(target, there)
-    raise CopyRefused(f"{target.address} is not empty: it has {there}", hint=_cancel_hint(source.address))
+def outlook_of(
+    now: int,
+    move: Move | None,
+    *,
+    stops: bool,
+    queued: bool,
+    ordered: bool,
+    held: bool,
+    due_at: int | None,
+    expire_at: int | None,
+    next_at: int | None,
+    resume_at: int | None,
+    looked_to: int = 0,
+    order: str | None = None,
+) -> Outlook:
+    """What is told to a foreman. Of what it is time for, only what may be done: whoever waited for the rest would never
+    sleep again."""
 
+    def until(at: int | None, *, may_be_done: bool) -> int | None:
+        return None if at is None or (at <= now and not may_be_done) else max(0, at - now)
 
-def _not_empty(target: End, there: str) -> CopyRefused:
-    return CopyRefused(
-        f"{target.address} is not empty: it has {there}", hint=f"nothing was changed; {_emptied(target.address)}"
+    return Outlook(
+        now,
+        stops=stops,
+        queued=queued,
+        ordered=ordered,
+        looked_to=looked_to,
+        due_in=until(due_at, may_be_done=move is None),
+        expires_in=until(expire_at, may_be_done=may_go_on(move, "expire")),
+        ticks_in=until(next_at, may_be_done=may_go_on(move, "tick")),
+        resumes_in=until(resume_at, may_be_done=move is None),
+        moved=move is not None,
+        held=held,
+        order=BY_AGE if order == BY_AGE else BY_TURNS,
     )
 
 
-def _emptied(address: str) -> str:
-    """How a storage gets empty, and what may be named instead."""
-    kind = address.partition(":")[0].partition("+")[0]
-    if kind == "sqlite":
-        file = address.removeprefix("sqlite:///")
-        return f"name a file that is not there yet, or remove {file}, {file}-wal and {file}-shm if nobody needs them"
-    if kind in ("redis", "rediss", "unix"):
-        return "name another database of the server, e.g. redis://localhost/1, or empty this one: FLUSHDB"
-    return "name another database, or drop the tables packhorse_… in this one if nobody needs them"
-
-
-def _contents(storage: Storage) -> str:
-    """What is in a storage, in words; empty if nothing is."""
-    jobs = sum(tally.number for tally in storage.tallies()) or len(storage.find(Filter(), limit=1).jobs)
-    if jobs:
-        return _jobs(jobs)
-    if storage.events(EventFilter(), limit=1):
-        return "events of jobs that are gone, or of workers"
-    others: dict[str, Callable[[], Sequence[object]]] = {
-        "schedules": storage.schedules,
-        "tasks that were announced": storage.tasks,
-        "queues": storage.queues,
-        "clients": storage.clients,
-        "failures": storage.failures,
-    }
-    return next((name for name, found in others.items() if found()), "")
-
-
-def _latest(storage: Storage) -> list[Event]:
-    return storage.events(EventFilter(), limit=1, newest_first=True)
-
-
-def _belongs_elsewhere(target: End, mark: Move) -> str:
-    if mark.stage is Stage.FILLING:
-        return f"{target.address} is being filled from {mark.other}"
-    return f"{target.address} {'was' if mark.stage is Stage.MOVED else 'is being'} moved to {mark.other}"
-
-
-def _hint_for(mark: Move, address: str) -> str:
-    return f"use that one: {mark.other}" if mark.stage is Stage.MOVED else _cancel_hint(address)
-
-
-def _cancel_hint(address: str) -> str:
-    return f"packhorse copy-store {address} --cancel opens it again"
-
-
-# --- closing ----------------------------------------------------------------------------------------------------------
-
-
-def _close(source: End, target: End, filling: Move, drain: Drain) -> None:
-    """Nothing changes in the source any more when this returns."""
-    mark = source.storage.move()
-    if mark is None:
-        mark = Move(filling.copy, Stage.CLOSING, target.address, source.storage.now())
-        _set(source, mark, None)
-    if mark.stage is Stage.CLOSING:
-        try:
-            _wait_for_held(source.storage, drain)
-        except BaseException:
-            # Nothing is copied yet: the storage goes on as before.
-            source.storage.set_move(None, expected=mark)
-            target.storage.set_move(None, expected=filling)
-            raise
-        _set(source, replace(mark, stage=Stage.FROZEN), mark)
-
-
-def _wait_for_held(storage: Storage, drain: Drain) -> None:
-    began_at = time.monotonic()
-    while held := _number_held(storage):
-        waited = time.monotonic() - began_at
-        if waited > drain.patience:
-            raise CopyTimeout(
-                f"{_jobs(held)} did not end in time; nothing was copied, and all goes on as before",
-                hint="wait longer with --wait, or see which: packhorse jobs held",
-            )
-        if waited * SECOND > _longest_lease(storage, drain):  # whoever is alive has beaten since we began to look
-            storage.rescue(lease=drain.lease, why="silent while the storage was closed for copying")
-        drain.tell(Progress(0, 1, f"waiting for {_jobs(held)} that workers hold"))
-        time.sleep(min(_LOOK, max(drain.patience - waited, 0.001)))
-
-
-def _longest_lease(storage: Storage, drain: Drain) -> int:
-    return max((each.lease_for(drain.lease) for each in storage.workers()), default=drain.lease)
-
-
-def _number_held(storage: Storage) -> int:
-    """By looking at each. What is counted as it comes and goes may be wrong by one, which would then run in both."""
-    number, cursor = 0, None
-    while True:
-        page = storage.find(Filter(states=HELD), cursor=cursor, limit=BATCH)
-        number, cursor = number + len(page.jobs), page.next
-        if cursor is None:
-            return number
-
-
-def _jobs(number: int) -> str:
-    return "1 job" if number == 1 else f"{number:,} jobs"
-
-
-# --- copying ----------------------------------------------------------------------------------------------------------
-
-
-def _copy_all(source: End, target: End, mark: Move, tell: Tell) -> Move:
-    total = _about_how_many(source.storage)
-    while mark.section != DONE:
-        section = Section(mark.section or SECTIONS[0])
-        page = source.storage.dump(section, cursor=mark.cursor, limit=BATCH)
-        after = replace(
-            mark,
-            section=section if page.next is not None else _following(section),
-            cursor=page.next,
-            counts=_added(mark.counts, section, len(page.rows)),
-            sums=_added(mark.sums, section, checksum(page.rows)),
+def closed(move: Move) -> StorageClosed:
+    """Why this storage takes no changes, and what to do."""
+    if move.stage is Stage.MOVED:
+        return StorageClosed(f"this storage was moved to {move.other}", hint=f"use the new one: {move.other}")
+    if move.stage is Stage.FILLING:
+        return StorageClosed(
+            f"this storage is being filled from {move.other}",
+            hint="wait until `packhorse copy-store` has ended; if it was broken off, the same command goes on:"
+            f" `packhorse copy-store {move.other} TO`, and with `--cancel` instead of TO it gives up",
         )
-        # The answer may have been lost: then the mark is there already.
-        if not target.storage.load(section, page.rows, after, expected=mark) and target.storage.move() != after:
-            raise CopyRefused(f"somebody else copies to {target.address}, too", hint="let one of you end")
-        mark = after
-        done = sum(mark.counts.values())
-        tell(Progress(done, max(total, done), f"copying {section}"))
-    return mark
+    return StorageClosed(
+        f"this storage is being moved to {move.other}",
+        hint="wait for `packhorse copy-store`, then use the new one; if it was broken off, the same command goes on:"
+        f" `packhorse copy-store FROM {move.other}`, and `packhorse copy-store FROM --cancel` opens this one again",
+    )
 
 
-def _about_how_many(storage: Storage) -> int:
-    """Jobs and events, which are nearly all there is."""
-    oldest = storage.events(EventFilter(), limit=1)
-    newest = storage.events(EventFilter(), limit=1, newest_first=True)
-    events = (newest[0].id - oldest[0].id) // storage.event_stride + 1 if oldest and newest else 0
-    return sum(tally.number for tally in storage.tallies()) + events
+def problems(move: Move | None) -> list[str]:
+    """What an operator should know, in sentences."""
+    return [] if move is None else [closed(move).what]
 
 
-def _following(section: Section) -> str:
-    return {**dict(itertools.pairwise(SECTIONS)), SECTIONS[-1]: DONE}[section]
+# --- what is copied ---------------------------------------------------------------------------------------------------
 
 
-def _added(numbers: dict[str, int], section: Section, number: int) -> dict[str, int]:
-    return {**numbers, section.value: (numbers.get(section.value, 0) + number) % _SUM}
+class Lock(msgspec.Struct, frozen=True):
+    """Who took a unique key last, and how."""
+
+    key: str
+    job_id: str
+    period: int | None
+    until: str
+    taken_at: int
 
 
-def checksum(rows: list[msgspec.Struct]) -> int:
-    """What rows come to, in whatever order: two storages that answer the same number have the same rows."""
-    return sum(int.from_bytes(blake2b(_encode(row), digest_size=7).digest(), "big") for row in rows) % _SUM
+class Replaced(msgspec.Struct, frozen=True):
+    """A call that was not stored, because a job of the same key took its arguments."""
+
+    twin: str
+    job_id: str
+    at: int
 
 
-# --- ending -----------------------------------------------------------------------------------------------------------
+class Subscription(msgspec.Struct, frozen=True):
+    """A client that wants a job's outcome."""
+
+    job_id: str
+    client_id: str
 
 
-def _verify(source: End, target: End, mark: Move, tell: Tell) -> None:
-    """Read everything back from the target: as many rows as the source had, and the same ones."""
-    total, done = sum(mark.counts.values()), 0
-    places: Counter[tuple[str, str, str]] = Counter()
-    for section in SECTIONS:
-        cursor, number, found = None, 0, 0
-        while True:
-            page = target.storage.dump(section, cursor=cursor, limit=BATCH)
-            number, found = number + len(page.rows), (found + checksum(page.rows)) % _SUM
-            done += len(page.rows)
-            if section is Section.JOBS:
-                places.update((job.queue, job.task, job.state.value) for job in page.rows)
-            tell(Progress(done, max(total, done), f"checking {section}"))
-            if (cursor := page.next) is None:
-                break
-        if (number, found) != (mark.counts.get(section.value, 0), mark.sums.get(section.value, 0)):
-            raise CopyRefused(
-                f"the {section} in {target.address} are not those of {source.address}: {number:,} of"
-                f" {mark.counts.get(section.value, 0):,}, or changed",
-                hint=f"nothing is lost: {_cancel_hint(source.address)}",
-            )
-    # Counted from the jobs themselves: the source may count one whose record is broken where it stood before.
-    if {(one.queue, one.task, one.state.value): one.number for one in target.storage.tallies() if one.number} != places:
-        raise CopyRefused(f"{target.address} counts other jobs than it has", hint=_cancel_hint(source.address))
+class LoggedLine(msgspec.Struct, frozen=True):
+    """A log line, and whose it is."""
+
+    job_id: str
+    line: LogLine
 
 
-def _hand_over(source: End, target: End, filling: Move) -> None:
-    mark = source.storage.move()
-    if mark is None or mark.copy != filling.copy:
-        raise CopyRefused(
-            f"{source.address} was opened again meanwhile, so the copy is of no use", hint="empty the new one"
-        )
-    if mark.stage is not Stage.MOVED:
-        _set(source, replace(mark, stage=Stage.MOVED), mark)
-    _set(target, None, filling)
+class Measure(msgspec.Struct, frozen=True):
+    """One number behind the charts."""
+
+    level: str
+    at: int
+    queue: str
+    task: str
+    counted: str
+    amount: int
 
 
-def _set(end: End, mark: Move | None, expected: Move | None) -> None:
-    if not end.storage.set_move(mark, expected=expected) and end.storage.move() != mark:
-        raise CopyRefused(f"somebody else moves {end.address}, too", hint="let one of you end")
+class Section(StrEnum):
+    """A part of a storage, in the order in which they are copied. Workers are no part: they join the new one."""
+
+    TASKS = "tasks"
+    QUEUES = "queues"
+    CLIENTS = "clients"
+    JOBS = "jobs"
+    LOCKS = "locks"
+    REPLACED = "replaced"
+    SUBSCRIPTIONS = "subscriptions"
+    LOG = "log"
+    EVENTS = "events"
+    MEASURES = "measures"
+    FAILURES = "failures"
+    SCHEDULES = "schedules"
+    TICKS = "ticks"
+
+
+ROWS: dict[Section, type[msgspec.Struct]] = {
+    Section.TASKS: TaskInfo,
+    Section.QUEUES: QueueInfo,
+    Section.CLIENTS: ClientInfo,
+    Section.JOBS: Job,
+    Section.LOCKS: Lock,
+    Section.REPLACED: Replaced,
+    Section.SUBSCRIPTIONS: Subscription,
+    Section.LOG: LoggedLine,
+    Section.EVENTS: Event,
+    Section.MEASURES: Measure,
+    Section.FAILURES: FailureGroup,
+    Section.SCHEDULES: ScheduleInfo,
+    Section.TICKS: Tick,
+}
+"""What the rows of each section are."""
+
+
+class Dumped(msgspec.Struct, frozen=True):
+    """Some rows of a section. `next` continues; None: that was all."""
+
+    rows: list[Any]
+    next: str | None = None
+
+
+def bare(queue: QueueInfo) -> QueueInfo:
+    """What is stored of a queue; the rest follows from its jobs."""
+    return QueueInfo(queue.name, {}, queue.paused_at, queue.paused_by, queue.paused_why, queue.paused_until)
+
+
+def paged(rows: list[tuple[str, Any]], cursor: str | None, limit: int) -> Dumped:
+    """A page of rows that are all at hand, each with its name, by which they are sorted."""
+    rest = sorted((row for row in rows if cursor is None or row[0] > cursor), key=lambda row: row[0])
+    page = rest[:limit]
+    return Dumped([row for _, row in page], page[-1][0] if len(rest) > limit else None)

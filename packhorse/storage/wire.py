@@ -24,7 +24,7 @@ from packhorse.core.errors import (
     WorkerNotFound,
 )
 from packhorse.storage.contract import Storage
-from packhorse.storage.moving import ROWS, Dumped, Section
+from packhorse.storage.transfer import ROWS, Dumped, Section
 
 WIRE = 7
 """Rises whenever a question, or anything that it is made of, changes. A manager must know as much as its workers: what

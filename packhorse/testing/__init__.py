@@ -28,14 +28,13 @@ from packhorse.client.app import Packhorse
 from packhorse.client.job import JobHandle
 from packhorse.client.task import Task
 from packhorse.core import clock
-from packhorse.core.answer import Retry
-from packhorse.core.clock import SECOND, Duration, TurnedClock, from_datetime, microseconds, to_datetime
+from packhorse.core.clock import SECOND, Duration, ManualClock, from_datetime, microseconds, to_datetime
 from packhorse.core.codec import encode_args
 from packhorse.core.context import JobContext
 from packhorse.core.errors import BadArguments, BadValue, PackhorseError, TaskNotFound, did_you_mean
 from packhorse.core.event import Kind
 from packhorse.core.job import RETRYING, SCHEDULED, Job
-from packhorse.core.outcome import Failed, Outcome, Released, Verdict
+from packhorse.core.outcome import Failed, Outcome, Released, Retry, Verdict
 from packhorse.core.task import RegisteredTask
 from packhorse.foreman.chores.chore import Chore
 from packhorse.foreman.chores.end_pauses import EndPauses
@@ -71,7 +70,7 @@ _SHOWN = 10
 def testing(app: Packhorse, *, now: datetime | None = None) -> Iterator[Rehearsal]:  # noqa: PT028 - it is not a test
     """Keep the app's jobs in memory for the length of a `with` block, under a clock that stands still until it is
     turned. `now` is what it shows at first; else the time of this machine."""
-    shown = TurnedClock(clock.now() if now is None else from_datetime(now, "now"))
+    shown = ManualClock(clock.now() if now is None else from_datetime(now, "now"))
     with app._staying_in(open_storage("memory://", now=shown)):
         yield Rehearsal(app, shown)
 
@@ -82,7 +81,7 @@ testing.__test__ = False  # type: ignore[attr-defined]  # else pytest would take
 class Rehearsal:
     """What `testing` hands to a test."""
 
-    def __init__(self, app: Packhorse, shown: TurnedClock) -> None:
+    def __init__(self, app: Packhorse, shown: ManualClock) -> None:
         self.app = app
         self._clock = shown
         self._storage = app.storage

@@ -17,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from packhorse.core.errors import StorageError
-from packhorse.monitor.job_text import cut
+from packhorse.monitor.text import shorten
 from packhorse.web.safe_text import safe
 from packhorse.web.security.redaction import MASK, Names, Redaction, without_secrets
 
@@ -156,4 +156,4 @@ def _loaded(value: Any) -> Any:
 
 def _text(text: str) -> str:
     """On one line, and not without end: others wrote it."""
-    return cut(safe(text).replace("\n", "\\n"), _LONGEST)
+    return shorten(safe(text).replace("\n", "\\n"), _LONGEST)

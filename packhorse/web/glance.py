@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from packhorse.core.event import Event, Kind, Subject
 from packhorse.storage import Storage
-from packhorse.storage.moving import Move
 from packhorse.storage.records import (
     ClientInfo,
     EventFilter,
@@ -27,6 +26,7 @@ from packhorse.storage.records import (
     TaskInfo,
     WorkerInfo,
 )
+from packhorse.storage.transfer import Move
 from packhorse.web.departures import Departure, departures
 from packhorse.web.growth import Growth
 from packhorse.web.latencies import Latencies

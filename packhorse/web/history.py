@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from packhorse.core.errors import JobNotFound
 from packhorse.core.event import Event, Kind, Subject
 from packhorse.monitor.event_objects import with_objects
-from packhorse.monitor.served_queues import SERVES, words_in
+from packhorse.monitor.served_queues import SERVES, strings_in
 from packhorse.storage import Storage
 from packhorse.storage.records import EventFilter
 from packhorse.web.departures import Departure
@@ -170,7 +170,7 @@ class History:
         info, sees = record.get("info", {}), self._operator.sees
         chosen = info.get(SERVES)
         queues = [name for name in record.get("queues", ()) if sees(name)]
-        serves = [name for name in words_in(chosen) if sees(name)] if isinstance(chosen, list) else None
+        serves = [name for name in strings_in(chosen) if sees(name)] if isinstance(chosen, list) else None
         if not queues and not serves:
             return None
         return {**record, "queues": queues, "info": {**info, **({} if serves is None else {SERVES: serves or queues})}}

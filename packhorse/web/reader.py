@@ -16,13 +16,11 @@ from packhorse.client.app import Packhorse
 from packhorse.client.job import JobHandle
 from packhorse.core.errors import BadValue, FailureNotFound, JobNotFound, QueueNotFound, WorkerNotFound, did_you_mean
 from packhorse.core.event import Event
-from packhorse.core.failure import Failure
 from packhorse.core.job import ABORTED, DEAD, HELD, RETRYING, Job, State, effective
-from packhorse.monitor.filter_words import find_pages
-from packhorse.monitor.filters import SLOWEST_OF, slowest
-from packhorse.monitor.id_part import SHORTEST, SURE, jobs_with_part
-from packhorse.monitor.presence import Presence, is_alive, presence_of
-from packhorse.monitor.served_queues import SERVES, is_chosen, words_in
+from packhorse.core.outcome import Failure
+from packhorse.monitor.filters import SHORTEST_PART, SLOWEST_OF, UNIQUE_PART, find_by_id_part, find_pages, slowest
+from packhorse.monitor.liveness import Presence, is_alive, presence_of
+from packhorse.monitor.served_queues import SERVES, matches_patterns, strings_in
 from packhorse.monitor.text import span_text
 from packhorse.storage.listing import is_dear, is_one_of, is_tallied, sum_tallies
 from packhorse.storage.records import (
@@ -205,9 +203,9 @@ class Reader:
         exact = self._storage.get(part.strip())
         if exact is not None:
             return [self.shown(exact)] if self._operator.sees(exact.queue) else []
-        if len(wanted) < SHORTEST:
+        if len(wanted) < SHORTEST_PART:
             return []
-        found, _ = jobs_with_part(self._storage, wanted, _PATIENCE, enough=1 if len(wanted) >= SURE else 2)
+        found, _ = find_by_id_part(self._storage, wanted, _PATIENCE, enough=1 if len(wanted) >= UNIQUE_PART else 2)
         return [self.shown(job) for job in found if self._operator.sees(job.queue)]
 
     def why(self, job_id: str, span: Callable[[int], str] = span_text) -> str:
@@ -298,8 +296,8 @@ class Reader:
         report = {name: value for name, value in worker.report.items() if name not in ("running", "stacks")}
         queues, info = [name for name in worker.queues if self._operator.sees(name)], worker.info
         if isinstance(chosen := info.get(SERVES), list):
-            words = words_in(chosen)
-            mine = [word for word in words if any(is_chosen(queue, [word]) for queue in self._operator.queues)]
+            words = strings_in(chosen)
+            mine = [word for word in words if any(matches_patterns(queue, [word]) for queue in self._operator.queues)]
             info = {**info, SERVES: mine}
         return replace(worker, report=report, queues=queues, info=info)
 

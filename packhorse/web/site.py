@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from packhorse.client.app import Packhorse
 from packhorse.core import clock
 from packhorse.core.errors import NotSignedIn
-from packhorse.monitor.named_filters import usable_filters
+from packhorse.monitor.filters import usable_filters
 from packhorse.storage import Storage
 from packhorse.web.glance import Glance
 from packhorse.web.reader import Reader

@@ -22,11 +22,10 @@ from packhorse.client.job_builder import NewCall
 from packhorse.client.schedule import find_schedule
 from packhorse.core.clock import SECOND, Duration
 from packhorse.core.errors import BadValue, NotAllowed, QueueNotFound, TaskNotFound, did_you_mean
-from packhorse.core.event import Kind, Subject
+from packhorse.core.event import NOT_IN_PROGRAM, ForemanAction, ForemanOrder, Kind, Subject
 from packhorse.core.job import WAITING, Job, Operation, State, is_legal
-from packhorse.core.order import NOT_IN_PROGRAM, Do, Order
-from packhorse.monitor.retention import retention
-from packhorse.monitor.stacks import ask_for_stacks, crew_of, have_answered, refuse_to_pool
+from packhorse.monitor.actions import retention
+from packhorse.monitor.stacks import ask_for_stacks, have_answered, refuse_in_program, workers_of
 from packhorse.storage import BATCH
 from packhorse.storage.backup import NO_NEED, back_up, beside, compact, file_of
 from packhorse.storage.records import EventFilter, Filter, Pruned, Steered, WorkerInfo
@@ -230,18 +229,18 @@ class Steps:
 
     # --- workers --------------------------------------------------------------------------------------------------
 
-    def order(self, owner: str, order: Order) -> None:
+    def order(self, owner: str, order: ForemanOrder) -> None:
         """Have a foreman, or by way of it one of its workers, do this soon. Workers serve all queues, so a token of
         some of them does not suffice."""
         self._require_all_queues()
         to = self._reader.worker(owner)
         foreman = to.id if to.subject is Subject.FOREMAN else to.foreman
         if to.subject is not Subject.FOREMAN:
-            if order.do is Do.SCALE:
+            if order.do is ForemanAction.SCALE:
                 raise BadValue(f"{owner[:40]} is a worker, and only a foreman has workers")
             order = replace(order, worker=to.id)
         if order.do in NOT_IN_PROGRAM and foreman is not None:
-            refuse_to_pool(next((each for each in self._reader.workers() if each.id == foreman), None), order.do)
+            refuse_in_program(next((each for each in self._reader.workers() if each.id == foreman), None), order.do)
         if foreman is None or not self._app.storage.order(foreman, order, by=self._operator.name):
             raise BadValue(f"{owner[:40]} has no foreman, who could hear it")
         self._glance.forget()
@@ -255,7 +254,7 @@ class Steps:
         if number is None:
             raise BadValue(f"{owner[:40]} has no foreman, who could hear it")
         until = time.monotonic() + _PATIENCE
-        while not have_answered(crew := crew_of(to, storage.workers()), number) and time.monotonic() < until:
+        while not have_answered(crew := workers_of(to, storage.workers()), number) and time.monotonic() < until:
             time.sleep(_LOOK)
         self._glance.forget()
         return [worker for worker in crew if have_answered([worker], number)]

@@ -12,9 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
-from packhorse.monitor.filter_words import FILTER_WORDS
-from packhorse.monitor.filters import ORDERS, STATE_WORDS
-from packhorse.monitor.named_filters import SIGN
+from packhorse.monitor.filters import FILTER_WORDS, ORDERS, SIGN, STATE_WORDS
 from packhorse.web.reader import Reader
 
 MOST = 20

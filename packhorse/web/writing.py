@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from packhorse.monitor.operation_times import WRITES, said_by
+from packhorse.monitor.stats import WRITES, reported_operations
 from packhorse.storage.records import WorkerInfo
 from packhorse.web.latencies import Latencies
 
@@ -43,5 +43,5 @@ class Writing:
 
 
 def _written(worker: WorkerInfo) -> _Written:
-    writes = [each for each in said_by(worker) if each.name in WRITES]
+    writes = [each for each in reported_operations(worker) if each.name in WRITES]
     return _Written(sum(each.calls for each in writes), sum(each.run for each in writes))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from packhorse.core.clock import SECOND
 from packhorse.core.outcome import Completed, Failed, Halted, Outcome, Overrun, Released, Snoozed, Stopped, Verdict
-from packhorse.monitor.job_text import call_text, cut
+from packhorse.monitor.text import call_text, shorten
 from packhorse.worker.held_job import HeldJob
 from packhorse.worker.logging import TRACEBACK, about
 
@@ -44,7 +44,11 @@ def tell_taken(held_jobs: Iterable[HeldJob]) -> None:
         for held in held_jobs:
             attempt = f", attempt {held.job.attempt}" if held.job.attempt > 1 else ""
             log.info(
-                "> %s  (job %s%s)", cut(call_text(held.job), _LONG_CALL), held.job.id, attempt, extra=about(held.job)
+                "> %s  (job %s%s)",
+                shorten(call_text(held.job), _LONG_CALL),
+                held.job.id,
+                attempt,
+                extra=about(held.job),
             )
 
 
@@ -60,7 +64,9 @@ def _words(outcome: Outcome) -> str | None:
     ran = f"{outcome.ran / SECOND:.2f} s" if outcome.ran >= SECOND // 100 else f"{outcome.ran / 1_000:.1f} ms"
     match outcome:
         case Completed(result=result):
-            return f"completed in {ran}" + ("" if result in (None, "null") else f": {cut(str(result), _LONG_RESULT)}")
+            return f"completed in {ran}" + (
+                "" if result in (None, "null") else f": {shorten(str(result), _LONG_RESULT)}"
+            )
         case Snoozed(delay=delay):
             return f"asked to be called again in {delay / SECOND:g} s"
         case Stopped(reason=reason):

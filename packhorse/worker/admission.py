@@ -13,9 +13,8 @@ from collections.abc import Iterable, Sequence
 
 from packhorse.core.clock import SECOND
 from packhorse.core.errors import BadValue, StorageUnavailable, TaskNotFound
-from packhorse.core.failure import Failure
 from packhorse.core.job import Job
-from packhorse.core.outcome import Outcome, Released
+from packhorse.core.outcome import Failure, Outcome, Released
 from packhorse.monitor.served_queues import serves
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import Tally, WorkerInfo

@@ -18,14 +18,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from packhorse.core.answer import Abort, Retry, Snooze
 from packhorse.core.clock import SECOND
 from packhorse.core.codec import encode_result
-from packhorse.core.context import CURRENT, JobContext, Line, tidy
+from packhorse.core.context import CURRENT, JobContext, WorkerLink, tidy
 from packhorse.core.errors import WaitRefused
-from packhorse.core.failure import Failure
 from packhorse.core.job import OF_TASK, Job, Reason
-from packhorse.core.outcome import Completed, Failed, Outcome, Snoozed, Stopped
+from packhorse.core.outcome import Abort, Completed, Failed, Failure, Outcome, Retry, Snooze, Snoozed, Stopped
 from packhorse.core.retry import Backoff, RetryPolicy, parse_backoff
 from packhorse.core.task import RegisteredTask
 from packhorse.worker.middleware import Chain
@@ -53,7 +51,7 @@ def idle_timeout_of(job: Job, task: RegisteredTask) -> int | None:
     return (job.idle_timeout if job.idle_timeout is not None else task.options.idle_timeout) or None
 
 
-def run(job: Job, task: RegisteredTask, chain: Chain, line: Line, result_limit: int) -> Outcome:
+def run(job: Job, task: RegisteredTask, chain: Chain, line: WorkerLink, result_limit: int) -> Outcome:
     """Run a plain task, here and now."""
     began_at = time.perf_counter()
     try:
@@ -74,7 +72,7 @@ def run(job: Job, task: RegisteredTask, chain: Chain, line: Line, result_limit: 
         return _cut_short(job, task, error, _since(began_at))
 
 
-async def arun(job: Job, task: RegisteredTask, chain: Chain, line: Line, result_limit: int) -> Outcome:
+async def arun(job: Job, task: RegisteredTask, chain: Chain, line: WorkerLink, result_limit: int) -> Outcome:
     """Run an async task. A cancellation goes up to the executor, which knows what it was for; nothing else does, but
     the end of a coroutine that nobody awaits any more."""
     began_at, awaiting = time.perf_counter(), asyncio.current_task()

@@ -20,9 +20,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, wait
 from typing import Any
 
-from packhorse.core.answer import Abort, Retry, Snooze
 from packhorse.core.context import JobContext
 from packhorse.core.errors import PackhorseError
+from packhorse.core.outcome import Abort, Retry, Snooze
 from packhorse.core.task import RegisteredTask
 
 Middleware = Callable[..., Any]

@@ -12,9 +12,8 @@ import logging
 from msgspec.structs import replace
 
 from packhorse.core.clock import SECOND
-from packhorse.core.failure import Failure
 from packhorse.core.job import Reason
-from packhorse.core.outcome import Completed, Failed, Halted, Outcome, Released, Snoozed, Stopped
+from packhorse.core.outcome import Completed, Failed, Failure, Halted, Outcome, Released, Snoozed, Stopped
 from packhorse.worker.attempt import attempts_to_tell, idle_timeout_of, retry_in, timeout_of
 from packhorse.worker.held_job import HeldJob
 from packhorse.worker.logging import about

@@ -28,7 +28,7 @@ from packhorse.core.errors import BadValue, StorageError, StorageUnavailable, Wo
 from packhorse.core.job import Reason
 from packhorse.core.version import __version__
 from packhorse.monitor.served_queues import SERVES
-from packhorse.monitor.stacks import Stack, cut
+from packhorse.monitor.stacks import Stack, limit_stacks
 from packhorse.monitor.text import count_text
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import LEASE_S, START, WorkerInfo
@@ -366,7 +366,7 @@ class WorkerProcess:
 
         children = self.executors.children
         busy = children.busy if children is not None else 0
-        self._say({"say": "stacks", "order": order, "items": msgspec.to_builtins(cut(found)), "more": busy})
+        self._say({"say": "stacks", "order": order, "items": msgspec.to_builtins(limit_stacks(found)), "more": busy})
         if children is not None:
             children.ask_stacks(tell)  # only now: the foreman drops the answer to what it has not heard of yet
 

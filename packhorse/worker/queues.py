@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from packhorse.core.job import QUEUED
 from packhorse.core.task import RegisteredTask, weights_of
-from packhorse.monitor.served_queues import EVERY_QUEUE, Choice, is_chosen, is_pattern, queues_to_serve
+from packhorse.monitor.served_queues import EVERY_QUEUE, QueuePatterns, is_pattern, matches_patterns, queues_to_serve
 from packhorse.storage.contract import OTHER_QUEUES
 from packhorse.storage.records import Tally
 
@@ -32,14 +32,16 @@ class ServedQueues:
     """Of one worker. `own` are the queues of its tasks and those that were named."""
 
     def __init__(
-        self, tasks: Iterable[RegisteredTask], choice: Choice = None, now: Callable[[], float] = time.monotonic
+        self, tasks: Iterable[RegisteredTask], choice: QueuePatterns = None, now: Callable[[], float] = time.monotonic
     ) -> None:
         self._tasks = {task.name: task for task in tasks}
         self.choice = choice
         self._now = now
         self.own = {queue: 1 for queue in choice or () if not is_pattern(queue)}
         self.own |= {
-            queue: weight for queue, weight in weights_of(self._tasks.values()).items() if is_chosen(queue, choice)
+            queue: weight
+            for queue, weight in weights_of(self._tasks.values()).items()
+            if matches_patterns(queue, choice)
         }
         self._lock = threading.Lock()  # the foreman's messages come in on another thread than the loop's
         self._others: dict[str, int] = {}

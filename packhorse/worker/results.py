@@ -24,9 +24,8 @@ from packhorse.client.hooks import ResultHandler, name_of
 from packhorse.client.job import JobHandle
 from packhorse.core import transitions
 from packhorse.core.errors import BadValue, StorageError
-from packhorse.core.failure import Failure
 from packhorse.core.job import FINAL, Job, Token
-from packhorse.core.outcome import Outcome
+from packhorse.core.outcome import Failure, Outcome
 from packhorse.storage.records import LogKind, LogLine
 from packhorse.worker.logging import about
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from packhorse.core.clock import SECOND
-from packhorse.monitor.connection_totals import told_connections
-from packhorse.monitor.operation_times import NAME, told
+from packhorse.monitor.stats import OPERATIONS_KEY, connections_report, operations_report
 from packhorse.storage.records import OperationSums
 from packhorse.worker.loop import WorkerLoop
 from packhorse.worker.resident import resident_bytes
@@ -53,16 +52,16 @@ class WorkerStats:
             self.rss = resident_bytes()
             state = "working" if self._desk.takes_jobs else "quiet"
             about = {
-                NAME: self._storage_times(now),
+                OPERATIONS_KEY: self._storage_times(now),
                 "running": self._running(now),
-                **told_connections(self._connections()),
+                **connections_report(self._connections()),
             }
             self._say({"say": "report", "state": state, **self.figures(), **about})
 
     def _storage_times(self, now: float) -> dict[str, list[int]]:
         """How its calls of the storage went; reckoned as often as anybody outside hears of it."""
         if now - self._timed_at >= _TIMES_EVERY:
-            self._timed_at, self._times = now, told(self._measured())
+            self._timed_at, self._times = now, operations_report(self._measured())
         return self._times
 
     def figures(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 
 from packhorse.cli.failing import ExitCode
 from packhorse.cli.main import COMMANDS, cli
-from packhorse.monitor.filter_words import FILTER_WORDS
+from packhorse.monitor.filters import FILTER_WORDS
 from tests.children import ROOT
 
 PAGE = (ROOT / "docs" / "cli.md").read_text()

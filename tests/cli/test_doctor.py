@@ -18,10 +18,9 @@ from packhorse.cli.examining import HERE, THERE
 from packhorse.core import clock
 from packhorse.core.clock import DAY, SECOND
 from packhorse.core.event import Subject
-from packhorse.core.failure import Failure
 from packhorse.core.ids import new_id
 from packhorse.core.job import NewJob
-from packhorse.core.outcome import Failed
+from packhorse.core.outcome import Failed, Failure
 from packhorse.storage.records import Filter, ScheduleInfo, WorkerInfo
 from tests.cli.conftest import Call
 from tests.cli.yard import FOREMAN, Yard

@@ -6,9 +6,8 @@ import json
 
 import pytest
 
-from packhorse.core.failure import Failure
 from packhorse.core.job import Reason
-from packhorse.core.outcome import Completed, Failed
+from packhorse.core.outcome import Completed, Failed, Failure
 from tests.cli.conftest import Call
 from tests.cli.test_terminal import on_terminal, plain
 from tests.cli.yard import Yard

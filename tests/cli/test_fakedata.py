@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from packhorse.cli import fakedata
 from packhorse.cli.failing import ExitCode
 from packhorse.cli.fakedata import Shop
-from packhorse.core.clock import HOUR, TurnedClock, now
+from packhorse.core.clock import HOUR, ManualClock, now
 from packhorse.core.event import Kind, Subject
 from packhorse.core.job import State
 from packhorse.core.outcome import Failed
@@ -20,7 +20,7 @@ from tests.cli.yard import Yard
 
 
 def test_the_shop_leaves_a_believable_history_behind(swift_path: Path):
-    clock = TurnedClock(now() - HOUR)
+    clock = ManualClock(now() - HOUR)
     storage = open_storage(f"sqlite:///{swift_path / 'shop.db'}", now=clock)
     shop = Shop(storage, clock, random.Random(7))
     until = clock() + HOUR
@@ -50,7 +50,7 @@ def test_the_shop_leaves_a_believable_history_behind(swift_path: Path):
 
 
 def test_what_fails_is_mostly_tried_until_its_last_try(yard: Yard):
-    shop = Shop(yard.storage, TurnedClock(now()), random.Random(7))
+    shop = Shop(yard.storage, ManualClock(now()), random.Random(7))
     job = yard.add("foobar", queue="foobar")
     outcomes = [shop._outcome(replace(job, failures=failures), 1_000) for failures in range(4) for _ in range(500)]
     failed = [outcome for outcome in outcomes if isinstance(outcome, Failed)]

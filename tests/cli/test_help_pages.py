@@ -9,7 +9,7 @@ import pytest
 from packhorse import __version__
 from packhorse.cli.failing import ExitCode
 from packhorse.cli.help_pages import TOPICS
-from packhorse.monitor.filter_words import FILTER_WORDS
+from packhorse.monitor.filters import FILTER_WORDS
 from tests.cli.conftest import Call
 
 

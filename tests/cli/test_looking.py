@@ -6,7 +6,7 @@ import pytest
 
 from packhorse.core.clock import HOUR
 from packhorse.core.job import NewJob, State
-from packhorse.monitor import filter_words
+from packhorse.monitor import filters
 from packhorse.monitor.serializers import QueueFields
 from packhorse.storage.records import LogLine
 from tests.cli.conftest import Call
@@ -168,7 +168,7 @@ def test_a_job_with_very_large_arguments_is_listed(yard: Yard, packhorse: Call):
 
 
 def test_all_that_fit_are_counted(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(filter_words, "_FIRST_PAGE", 2)
+    monkeypatch.setattr(filters, "_FIRST_PAGE", 2)
     for number in range(5):
         yard.add(args={"user_id": 42, "number": number})
     yard.add(args={"user_id": 7})

@@ -15,13 +15,13 @@ from packhorse import __version__
 from packhorse.cli.main import COMMANDS, cli
 from packhorse.cli.options import Command, CommonOption
 from packhorse.core.job import NewJob
-from packhorse.monitor.schedules import ShownSchedule
 from packhorse.monitor.serializers import (
     EventFields,
     FailureFields,
     HealthFields,
     JobFields,
     QueueFields,
+    ShownSchedule,
     TaskFields,
     WorkerFields,
 )

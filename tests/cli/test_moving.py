@@ -12,8 +12,8 @@ from packhorse import Packhorse
 from packhorse.cli.working import _tell_move
 from packhorse.core.job import State
 from packhorse.storage import open_storage
-from packhorse.storage.moving import Stage
 from packhorse.storage.records import Filter
+from packhorse.storage.transfer import Stage
 from tests.cli.conftest import Call
 from tests.cli.yard import Yard
 
@@ -112,7 +112,7 @@ def test_a_move_that_was_broken_off_is_cancelled(
     def broken(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("packhorse.storage.transfer._verify", broken)
+    monkeypatch.setattr("packhorse.storage.copy_store._verify", broken)
     stopped = packhorse("copy-store", ended.url, "sqlite:///new.db", "--yes")
     mark = ended.storage.move()
     asked = packhorse("doctor", "--quiet")
@@ -136,7 +136,7 @@ def test_a_move_that_was_broken_off_is_cancelled(
 
 def test_a_move_that_was_broken_off_goes_on(ended: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("packhorse.storage.transfer._verify", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr("packhorse.storage.copy_store._verify", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         packhorse("copy-store", ended.url, "sqlite:///new.db", "--yes")
 
     result = packhorse("copy-store", ended.url, "sqlite:///new.db")  # it was asked before

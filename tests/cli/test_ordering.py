@@ -8,8 +8,7 @@ import pytest
 
 from packhorse.cli.ordering import parse_size
 from packhorse.core.errors import BadValue
-from packhorse.core.event import Kind, Subject
-from packhorse.core.order import Do, Order
+from packhorse.core.event import ForemanAction, ForemanOrder, Kind, Subject
 from packhorse.storage.records import EventFilter, WorkerInfo
 from tests.answering import obedient
 from tests.cli.conftest import Call
@@ -19,8 +18,8 @@ from tests.cli.yard import FOREMAN, WORKER, Yard
 SECOND_FOREMAN = "2nd-foreman"
 
 
-def orders(yard: Yard, foreman: str = FOREMAN) -> list[Order | None]:
-    return [Order.of(event) for event in yard.storage.events(EventFilter(kind=Kind.ORDERED, owner=foreman))]
+def orders(yard: Yard, foreman: str = FOREMAN) -> list[ForemanOrder | None]:
+    return [ForemanOrder.of(event) for event in yard.storage.events(EventFilter(kind=Kind.ORDERED, owner=foreman))]
 
 
 def test_an_order_is_left_and_waited_for(yard: Yard, packhorse: Call):
@@ -43,7 +42,7 @@ def test_a_foreman_is_named_by_its_id_its_pid_or_its_place(yard: Yard, packhorse
 
     assert result.exit_code == 7
     assert "was asked, and has not answered" in result.stdout
-    assert orders(yard) == [Order(Do.RESTART)]
+    assert orders(yard) == [ForemanOrder(ForemanAction.RESTART)]
 
 
 def test_an_id_that_looks_like_an_option_is_given_behind_two_dashes(yard: Yard, packhorse: Call):
@@ -51,7 +50,7 @@ def test_an_id_that_looks_like_an_option_is_given_behind_two_dashes(yard: Yard, 
 
     packhorse("quiet", "--wait", "0s", "--", "-foreman")
 
-    assert orders(yard, "-foreman") == [Order(Do.QUIET)]
+    assert orders(yard, "-foreman") == [ForemanOrder(ForemanAction.QUIET)]
 
 
 def test_an_order_to_a_worker_goes_to_its_foreman(yard: Yard, packhorse: Call):
@@ -60,7 +59,7 @@ def test_an_order_to_a_worker_goes_to_its_foreman(yard: Yard, packhorse: Call):
     with obedient(yard, FOREMAN):
         result = packhorse("stop", "mule:12", "--now", "--json", "--wait", "30s")
 
-    assert orders(yard) == [Order(Do.STOP, worker=WORKER, now=True)]
+    assert orders(yard) == [ForemanOrder(ForemanAction.STOP, worker=WORKER, now=True)]
     assert json.loads(result.stdout) == {
         "id": WORKER,
         "subject": "worker",
@@ -75,7 +74,7 @@ def test_a_foreman_that_has_gone_meanwhile_has_followed(yard: Yard, packhorse: C
     yard.join()
     give = type(yard.storage).order
 
-    def give_and_go(storage: object, owner: str, order: Order, *, by: str | None = None) -> bool:
+    def give_and_go(storage: object, owner: str, order: ForemanOrder, *, by: str | None = None) -> bool:
         taken: bool = give(storage, owner, order, by=by)  # type: ignore[arg-type]
         yard.storage.leave(FOREMAN)
         return taken
@@ -99,7 +98,7 @@ def test_all_are_asked_about_when_they_are_several(yard: Yard, packhorse: Call):
     with obedient(yard, FOREMAN, SECOND_FOREMAN):
         done = packhorse("restart", "--all", "--yes", "--wait", "30s")
     assert done.exit_code == 0
-    assert orders(yard) == orders(yard, SECOND_FOREMAN) == [Order(Do.RESTART)]
+    assert orders(yard) == orders(yard, SECOND_FOREMAN) == [ForemanOrder(ForemanAction.RESTART)]
 
 
 def test_the_question_shows_who_is_meant(yard: Yard):
@@ -121,7 +120,7 @@ def test_scaling_up_goes_from_what_there_is_now(yard: Yard, packhorse: Call):
     with obedient(yard, FOREMAN):
         result = packhorse("scale", "+2", "--all", "--wait", "30s")
 
-    assert orders(yard) == [Order(Do.SCALE, least=5, most=5)]
+    assert orders(yard) == [ForemanOrder(ForemanAction.SCALE, least=5, most=5)]
     assert result.stdout == "the foreman mule:11 keeps 5 workers\n"
 
 
@@ -131,7 +130,7 @@ def test_fewer_is_no_option(yard: Yard, packhorse: Call):
 
     packhorse("scale", "-1", "--all", "--wait", "0s")
 
-    assert orders(yard) == [Order(Do.SCALE, least=1, most=2)]
+    assert orders(yard) == [ForemanOrder(ForemanAction.SCALE, least=1, most=2)]
 
 
 @pytest.mark.parametrize("told", ["x", [5], {}])
@@ -141,7 +140,7 @@ def test_a_foreman_that_tells_nonsense_of_itself_is_scaled_all_the_same(yard: Ya
 
     packhorse("scale", "2", "--all", "--wait", "0s")
 
-    assert orders(yard) == [Order(Do.SCALE, least=2, most=2)]
+    assert orders(yard) == [ForemanOrder(ForemanAction.SCALE, least=2, most=2)]
 
 
 @pytest.mark.parametrize("whom", ["--all", "mule:11", FOREMAN])
@@ -151,7 +150,7 @@ def test_slots_are_changed_alone(yard: Yard, packhorse: Call, whom: str):
     with obedient(yard, FOREMAN):
         result = packhorse("scale", whom, "--slots", "4", "--wait", "30s")
 
-    assert orders(yard) == [Order(Do.SCALE, slots=4)]
+    assert orders(yard) == [ForemanOrder(ForemanAction.SCALE, slots=4)]
     assert result.stdout == "the foreman mule:11 gives its workers 4 slots each\n"
 
 
@@ -161,7 +160,7 @@ def test_slots_are_changed_with_the_size(yard: Yard, packhorse: Call):
     with obedient(yard, FOREMAN):
         result = packhorse("scale", "1", "--all", "--slots", "1", "--wait", "30s")
 
-    assert orders(yard) == [Order(Do.SCALE, least=1, most=1, slots=1)]
+    assert orders(yard) == [ForemanOrder(ForemanAction.SCALE, least=1, most=1, slots=1)]
     assert result.stdout == "the foreman mule:11 keeps 1 worker of 1 slot\n"
 
 

@@ -5,8 +5,8 @@ import pytest
 from packhorse.cli.output import escape, escape_lines, json_text, relative, short_ids
 from packhorse.core.clock import MINUTE, SECOND
 from packhorse.core.ids import new_id
-from packhorse.monitor.job_text import cut
 from packhorse.monitor.serializers import iso
+from packhorse.monitor.text import shorten
 
 NOW = 1_800_000_000 * SECOND
 
@@ -64,5 +64,5 @@ def test_iso_times_are_in_utc_to_the_microsecond():
 
 
 def test_long_text_is_cut():
-    assert cut("abcdef", 3) == "abc…"
-    assert cut("abc", 3) == "abc"
+    assert shorten("abcdef", 3) == "abc…"
+    assert shorten("abc", 3) == "abc"

@@ -20,7 +20,7 @@ LOOKING = (
 NEEDLESS = (
     *("packhorse.web", "packhorse.worker", "packhorse.foreman", "packhorse.chores", "packhorse.testing"),
     *("packhorse.storage.redis", "packhorse.storage.postgres", "packhorse.storage.mysql", "packhorse.storage.memory"),
-    *("packhorse.storage.transfer", "packhorse.cli.watching", "packhorse.cli.working", "packhorse.cli.serving"),
+    *("packhorse.storage.copy_store", "packhorse.cli.watching", "packhorse.cli.working", "packhorse.cli.serving"),
     *("starlette", "uvicorn", "jinja2", "httpx", "redis", "psycopg", "pymysql", "rich", "cronsim", "playwright"),
     *("asyncio", "concurrent", "multiprocessing", "subprocess", "socket", "ssl", "http", "email", "urllib.request"),
     *("logging", "shutil", "tempfile", "zipfile", "lzma", "bz2", "hashlib", "secrets", "importlib.resources"),

@@ -9,9 +9,8 @@ import pytest
 from packhorse.cli import steering
 from packhorse.client.job import JobHandle
 from packhorse.core.clock import SECOND, to_datetime
-from packhorse.core.failure import Failure
 from packhorse.core.job import Job, NewJob, State
-from packhorse.core.outcome import Completed, Outcome, Stopped
+from packhorse.core.outcome import Completed, Failure, Outcome, Stopped
 from packhorse.storage import Storage
 from packhorse.storage.records import EventFilter
 from tests.children import until

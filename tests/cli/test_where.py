@@ -7,7 +7,7 @@ from packhorse.cli.where import find_job
 from packhorse.core.clock import HOUR, SECOND
 from packhorse.core.errors import BadValue, JobNotFound
 from packhorse.core.job import NewJob, State
-from packhorse.monitor.filter_words import parse_words
+from packhorse.monitor.filters import parse_words
 from packhorse.storage.records import Argument, Filter
 from packhorse.storage.sql import lists
 from tests.cli.yard import Yard

@@ -8,10 +8,9 @@ from typing import Any
 
 from packhorse.core.clock import HOUR, MINUTE, SECOND
 from packhorse.core.event import Subject
-from packhorse.core.failure import Failure
 from packhorse.core.ids import new_id
 from packhorse.core.job import Job, NewJob, State
-from packhorse.core.outcome import Completed, Failed, Outcome, Stopped, Verdict
+from packhorse.core.outcome import Completed, Failed, Failure, Outcome, Stopped, Verdict
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.records import CheckIn, LogLine, TaskInfo, WorkerInfo
 

@@ -13,7 +13,7 @@ import pytest
 from packhorse.client.app import Packhorse
 from packhorse.client.job_builder import NewCall
 from packhorse.conformance.builders import FAILURE, add, in_every_state, in_state, run, take
-from packhorse.core.clock import HOUR, MINUTE, SECOND, TurnedClock, to_datetime
+from packhorse.core.clock import HOUR, MINUTE, SECOND, ManualClock, to_datetime
 from packhorse.core.errors import (
     BadArguments,
     BadURL,
@@ -34,19 +34,19 @@ from packhorse.storage.records import Enqueued, Filter, Page, WorkerInfo
 
 
 @pytest.fixture
-def clock() -> TurnedClock:
-    return TurnedClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def app(clock: TurnedClock) -> Iterator[Packhorse]:
+def app(clock: ManualClock) -> Iterator[Packhorse]:
     """An app without tasks: it takes any name."""
     with Packhorse(open_storage("memory://", now=clock)) as app:
         yield app
 
 
 @pytest.fixture
-def strict(clock: TurnedClock) -> Iterator[Packhorse]:
+def strict(clock: ManualClock) -> Iterator[Packhorse]:
     """An app with a task."""
     with Packhorse(open_storage("memory://", now=clock)) as app:
 
@@ -232,7 +232,7 @@ def test_a_name_far_from_all_tells_which_there_are(strict: Packhorse):
         strict.enqueue("xyz")
 
 
-def test_an_unknown_name_may_be_meant(strict: Packhorse, clock: TurnedClock):
+def test_an_unknown_name_may_be_meant(strict: Packhorse, clock: ManualClock):
     loose = Packhorse(strict.storage, accept_unknown=True)
     loose.register("other", Fibonacci())
 
@@ -282,7 +282,7 @@ def test_the_arguments_of_a_known_task_must_fit(strict: Packhorse):
         strict.enqueue("send_notice", {"usr_id": 7})
 
 
-def test_a_job_may_be_enqueued_for_later_by_name(app: Packhorse, clock: TurnedClock):
+def test_a_job_may_be_enqueued_for_later_by_name(app: Packhorse, clock: ManualClock):
     at = to_datetime(clock() + HOUR)
 
     assert app.enqueue_in("1m", "send", {"n": 1}, priority=4).record.due_at == clock() + MINUTE
@@ -534,7 +534,7 @@ def test_events_are_found(app: Packhorse):
 # --- async ----------------------------------------------------------------------------------------------------------
 
 
-def test_everything_has_an_async_twin(app: Packhorse, clock: TurnedClock):
+def test_everything_has_an_async_twin(app: Packhorse, clock: ManualClock):
     at = to_datetime(clock() + HOUR)
 
     async def use() -> None:

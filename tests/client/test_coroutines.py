@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from packhorse import Client, JobHandle, JobNotFound, NewJob, Packhorse, Storage, Task, WrongState
-from packhorse.core.clock import SECOND, TurnedClock
+from packhorse.core.clock import SECOND, ManualClock
 from packhorse.core.errors import PackhorseError
 from packhorse.storage import open_storage
 from tests.test_public_surface import public_members
@@ -42,12 +42,12 @@ def off_the_loop(storage: Storage) -> Storage:
 
 
 @pytest.fixture
-def clock() -> TurnedClock:
-    return TurnedClock(1_800_000_000 * SECOND)
+def clock() -> ManualClock:
+    return ManualClock(1_800_000_000 * SECOND)
 
 
 @pytest.fixture
-def app(clock: TurnedClock) -> Iterator[Packhorse]:
+def app(clock: ManualClock) -> Iterator[Packhorse]:
     with Packhorse(off_the_loop(open_storage("memory://", now=clock))) as app:
         yield app
 
@@ -106,7 +106,7 @@ def test_enqueue_middleware_sees_the_context_variables_of_the_coroutine(
 
 
 def test_a_fresh_handle_shows_the_job_as_it_was_written_without_asking(
-    app: Packhorse, send: Task[[str], str], clock: TurnedClock
+    app: Packhorse, send: Task[[str], str], clock: ManualClock
 ):
     now = datetime.fromtimestamp(clock() // SECOND, UTC)
 

@@ -15,7 +15,7 @@ from packhorse.client.app import Packhorse
 from packhorse.client.job import JobHandle, Progress
 from packhorse.client.task import Task
 from packhorse.conformance.builders import FAILURE, finish, in_state, run, take
-from packhorse.core.clock import HOUR, MINUTE, SECOND, TurnedClock, to_datetime
+from packhorse.core.clock import HOUR, MINUTE, SECOND, ManualClock, to_datetime
 from packhorse.core.errors import (
     BadArguments,
     BadValue,
@@ -27,9 +27,8 @@ from packhorse.core.errors import (
     WrongState,
 )
 from packhorse.core.event import Kind
-from packhorse.core.failure import Failure
 from packhorse.core.job import ABORTED, COMPLETED, DEAD, QUEUED, RETRYING, RUNNING, SCHEDULED, Reason, State
-from packhorse.core.outcome import Completed, Failed, Stopped
+from packhorse.core.outcome import Completed, Failed, Failure, Stopped
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import CheckIn, LogLine, Page, TaskInfo, WorkerInfo
@@ -48,12 +47,12 @@ class Watched:
 
 
 @pytest.fixture
-def clock() -> TurnedClock:
-    return TurnedClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-def app(request: pytest.FixtureRequest, clock: TurnedClock, tmp_path: Path) -> Iterator[Packhorse]:
+def app(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> Iterator[Packhorse]:
     url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'jobs.db'}"
     with Packhorse(open_storage(url, now=clock)) as app:
         yield app
@@ -87,7 +86,7 @@ def in_the_background(call: Callable[[], object]) -> threading.Thread:
 # --- looking --------------------------------------------------------------------------------------------------------
 
 
-def test_a_fresh_handle_reads_nothing_until_it_is_asked_for_something_it_does_not_know(clock: TurnedClock):
+def test_a_fresh_handle_reads_nothing_until_it_is_asked_for_something_it_does_not_know(clock: ManualClock):
     watched = Watched(open_storage("memory://", now=clock))
     app = Packhorse(storage=watched)  # type: ignore[arg-type]
 
@@ -112,7 +111,7 @@ def test_a_handle_shows_what_it_saw_until_it_looks_again(app: Packhorse, send: T
     assert job.refresh().state is COMPLETED
 
 
-def test_a_handle_tells_everything_about_a_new_job(app: Packhorse, send: Task[..., Any], clock: TurnedClock):
+def test_a_handle_tells_everything_about_a_new_job(app: Packhorse, send: Task[..., Any], clock: ManualClock):
     job = app.get(send.enqueue(7).id)
 
     assert (job.state, job.status, job.is_finished) == ("queued", "queued", False)
@@ -123,7 +122,7 @@ def test_a_handle_tells_everything_about_a_new_job(app: Packhorse, send: Task[..
     assert job.created_at.tzinfo is UTC
 
 
-def test_a_handle_tells_everything_about_a_failed_job(app: Packhorse, send: Task[..., Any], clock: TurnedClock):
+def test_a_handle_tells_everything_about_a_failed_job(app: Packhorse, send: Task[..., Any], clock: ManualClock):
     job = send.using(retries=3).enqueue(7)
     running = run(app.storage, job.record, "ann")
     clock.turn("5s")
@@ -265,7 +264,7 @@ def test_whoever_aborted_it_in_an_earlier_life_is_not_named(app: Packhorse):
     assert job.why() == "it was aborted 0ms ago, because its task said: nothing to do"
 
 
-def test_a_job_that_waited_too_long_says_so(app: Packhorse, clock: TurnedClock, send: Task[..., Any]):
+def test_a_job_that_waited_too_long_says_so(app: Packhorse, clock: ManualClock, send: Task[..., Any]):
     job = send.using(expires="10s").enqueue(7)
     clock.turn(11)
     app.storage.expire()
@@ -399,7 +398,7 @@ class Hasty(Memory):
 
 
 def test_a_job_that_is_taken_while_it_is_looked_at_is_not_said_to_wait():
-    storage = Hasty(TurnedClock())
+    storage = Hasty(ManualClock())
     with Packhorse(storage) as app:
         storage.join(WorkerInfo("ann", queues=["send_notice"], concurrency=1))
         job = app.enqueue("send_notice")

@@ -13,7 +13,7 @@ import pytest
 
 from packhorse.client.app import Packhorse
 from packhorse.client.task import CoroutineTask, PlainTask, Task
-from packhorse.core.clock import HOUR, MINUTE, SECOND, TurnedClock, to_datetime
+from packhorse.core.clock import HOUR, MINUTE, SECOND, ManualClock, to_datetime
 from packhorse.core.errors import BadArguments, BadCron, BadValue, ScheduleNotFound
 from packhorse.core.job import OF_TASK, SCHEDULED
 from packhorse.core.task import Worker
@@ -23,12 +23,12 @@ from packhorse.storage.records import ScheduleInfo
 
 
 @pytest.fixture
-def clock() -> TurnedClock:
-    return TurnedClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def app(clock: TurnedClock) -> Iterator[Packhorse]:
+def app(clock: ManualClock) -> Iterator[Packhorse]:
     with Packhorse(Memory(clock)) as app:
         yield app
 
@@ -194,7 +194,7 @@ def test_naming_a_schedule_touches_no_storage(tmp_path: Path):
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
-def test_a_worker_writes_the_schedules_down(app: Packhorse, clock: TurnedClock):
+def test_a_worker_writes_the_schedules_down(app: Packhorse, clock: ManualClock):
     app.schedule("@every 1h")(report_task(app))
 
     app.put_schedules()
@@ -204,7 +204,7 @@ def test_a_worker_writes_the_schedules_down(app: Packhorse, clock: TurnedClock):
     assert (schedule.options["from"], schedule.options["app"]) == ("code", "tests.client.test_schedule")
 
 
-def test_writing_again_keeps_slot_and_pause(app: Packhorse, clock: TurnedClock):
+def test_writing_again_keeps_slot_and_pause(app: Packhorse, clock: ManualClock):
     app.schedule("@every 1h")(report_task(app))
     app.put_schedules()
     slot = app.get_schedules()[0].next_at
@@ -309,7 +309,7 @@ def test_running_now_twice_makes_two_jobs(scheduled: Packhorse):
     assert scheduled.run_schedule_now("report") != scheduled.run_schedule_now("report")
 
 
-def test_the_next_slot_may_be_left_out(scheduled: Packhorse, clock: TurnedClock):
+def test_the_next_slot_may_be_left_out(scheduled: Packhorse, clock: ManualClock):
     slot = scheduled.skip_schedule("report")
 
     chore = TickSchedules(scheduled.storage)
@@ -325,7 +325,7 @@ def test_leaving_out_the_next_slot_twice_leaves_out_one(scheduled: Packhorse):
     assert scheduled.skip_schedule("report") == scheduled.skip_schedule("report")
 
 
-def test_a_restart_of_the_workers_does_not_forget_what_to_leave_out(scheduled: Packhorse, clock: TurnedClock):
+def test_a_restart_of_the_workers_does_not_forget_what_to_leave_out(scheduled: Packhorse, clock: ManualClock):
     scheduled.skip_schedule("report")
     scheduled.put_schedules()
     clock.turn("1h")
@@ -335,7 +335,7 @@ def test_a_restart_of_the_workers_does_not_forget_what_to_leave_out(scheduled: P
     assert [tick.outcome for tick in scheduled.storage.ticks("report")] == ["skipped"]
 
 
-def test_of_a_schedule_that_was_paused_for_long_the_coming_slot_is_left_out(scheduled: Packhorse, clock: TurnedClock):
+def test_of_a_schedule_that_was_paused_for_long_the_coming_slot_is_left_out(scheduled: Packhorse, clock: ManualClock):
     scheduled.pause_schedule("report")
     clock.turn("90m")
 
@@ -369,7 +369,7 @@ def test_coroutines_steer_too(scheduled: Packhorse):
     assert asyncio.run(steer()) == [True, True, "report", to_datetime(scheduled.get_schedules()[0].next_at)]
 
 
-def test_the_jobs_of_a_schedule_are_ordinary_jobs(scheduled: Packhorse, clock: TurnedClock):
+def test_the_jobs_of_a_schedule_are_ordinary_jobs(scheduled: Packhorse, clock: ManualClock):
     clock.turn("1h")
     TickSchedules(scheduled.storage).run()
 

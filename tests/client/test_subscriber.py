@@ -16,7 +16,7 @@ from packhorse.client.app import Packhorse
 from packhorse.client.job import JobHandle
 from packhorse.client.subscriber import Client
 from packhorse.conformance.builders import FAILURE, finish, run, stored
-from packhorse.core.clock import TurnedClock
+from packhorse.core.clock import ManualClock
 from packhorse.core.errors import BadValue, ClientNotFound, StorageUnavailable
 from packhorse.core.event import Kind
 from packhorse.core.job import COMPLETED, DEAD
@@ -29,12 +29,12 @@ from tests import children
 
 
 @pytest.fixture
-def clock() -> TurnedClock:
-    return TurnedClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def storage(clock: TurnedClock) -> Memory:
+def storage(clock: ManualClock) -> Memory:
     return Memory(clock)
 
 
@@ -160,7 +160,7 @@ def test_more_jobs_than_one_call_takes_may_be_given(app: Packhorse, client: Clie
     assert client.subscribe(jobs) == 1_001
 
 
-def test_outcomes_come_in_the_order_of_their_ends(app: Packhorse, client: Client, clock: TurnedClock):
+def test_outcomes_come_in_the_order_of_their_ends(app: Packhorse, client: Client, clock: ManualClock):
     jobs = [app.enqueue("send", queue=f"q{n}", subscriber=client.id) for n in range(3)]
     for job in reversed(jobs):
         clock.turn(1)
@@ -280,7 +280,7 @@ def lively(storage: Storage) -> Packhorse:
     return Packhorse(storage, heartbeat=0.1, client_timeout=1)
 
 
-def test_a_client_shows_that_it_lives(storage: Memory, clock: TurnedClock):
+def test_a_client_shows_that_it_lives(storage: Memory, clock: ManualClock):
     with lively(storage) as app:
         app.client("billing")
         clock.turn(10)
@@ -288,7 +288,7 @@ def test_a_client_shows_that_it_lives(storage: Memory, clock: TurnedClock):
         until(lambda: storage.clients()[0].beat_at == clock())
 
 
-def test_a_client_that_lives_is_not_forgotten_and_a_dead_one_is(app: Packhorse, storage: Memory, clock: TurnedClock):
+def test_a_client_that_lives_is_not_forgotten_and_a_dead_one_is(app: Packhorse, storage: Memory, clock: ManualClock):
     storage.join_client(ClientInfo("shop"))
     job = app.enqueue("send", subscriber="shop")
     complete(app, job)
@@ -315,7 +315,7 @@ class Faltering(Memory):
         super().join_client(client)
 
 
-def test_a_storage_that_is_away_does_not_end_the_signs_of_life(clock: TurnedClock, caplog: pytest.LogCaptureFixture):
+def test_a_storage_that_is_away_does_not_end_the_signs_of_life(clock: ManualClock, caplog: pytest.LogCaptureFixture):
     storage = Faltering(clock)
     with lively(storage) as app, caplog.at_level(logging.WARNING, "packhorse.subscriber"):
         app.client("billing")
@@ -345,7 +345,7 @@ def test_a_client_that_slept_too_long_subscribes_anew(
 
 
 def test_a_client_that_was_forgotten_is_told_what_it_missed_and_gets_it(
-    app: Packhorse, storage: Memory, clock: TurnedClock, caplog: pytest.LogCaptureFixture
+    app: Packhorse, storage: Memory, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ):
     app.client("shop").close()
     job, gone = app.enqueue("send", subscriber="shop"), app.enqueue("send", subscriber="shop", queue="other")
@@ -365,7 +365,7 @@ def test_a_client_that_was_forgotten_is_told_what_it_missed_and_gets_it(
     assert caplog.text == ""
 
 
-def test_a_client_may_be_away_for_a_day(app: Packhorse, storage: Memory, clock: TurnedClock):
+def test_a_client_may_be_away_for_a_day(app: Packhorse, storage: Memory, clock: ManualClock):
     app.client("shop").close()
     job = app.enqueue("send", subscriber="shop")
     clock.turn("23h")

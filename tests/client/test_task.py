@@ -15,7 +15,7 @@ from packhorse.client.app import Packhorse
 from packhorse.client.job import JobHandle
 from packhorse.client.task import CoroutineTask, PlainTask, Task
 from packhorse.conformance.builders import run, stored
-from packhorse.core.clock import HOUR, MINUTE, SECOND, TurnedClock, to_datetime
+from packhorse.core.clock import HOUR, MINUTE, SECOND, ManualClock, to_datetime
 from packhorse.core.errors import BadArguments, BadValue, NotUnique, PayloadTooLarge
 from packhorse.core.job import OF_TASK, QUEUED, SCHEDULED, Job, left_to_task
 from packhorse.core.outcome import Completed
@@ -25,12 +25,12 @@ from packhorse.storage.records import ClientInfo
 
 
 @pytest.fixture
-def clock() -> TurnedClock:
-    return TurnedClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def app(clock: TurnedClock) -> Iterator[Packhorse]:
+def app(clock: ManualClock) -> Iterator[Packhorse]:
     with Packhorse(open_storage("memory://", now=clock)) as app:
         yield app
 
@@ -126,7 +126,7 @@ def test_the_options_of_the_task_are_the_jobs(app: Packhorse):
 
 
 @pytest.mark.parametrize("delay", [60, 60.0, timedelta(minutes=1), "1m"])
-def test_a_delay_is_counted_on_the_storages_clock(send: Task[..., Any], clock: TurnedClock, delay: Any):
+def test_a_delay_is_counted_on_the_storages_clock(send: Task[..., Any], clock: ManualClock, delay: Any):
     job = in_storage(send.enqueue_in(delay, 7))
 
     assert (job.state, job.due_at) == (SCHEDULED, clock() + MINUTE)
@@ -136,7 +136,7 @@ def test_no_delay_is_now(send: Task[..., Any]):
     assert send.enqueue_in(0, 7).state is QUEUED
 
 
-def test_a_job_may_be_enqueued_for_a_moment(send: Task[..., Any], clock: TurnedClock):
+def test_a_job_may_be_enqueued_for_a_moment(send: Task[..., Any], clock: ManualClock):
     at = to_datetime(clock() + HOUR)
 
     assert send.enqueue_at(at, 7).due_at == at
@@ -245,7 +245,7 @@ def test_using_adds_up(send: Task[..., Any]):
     assert (job.priority, job.state, job.queue) == (9, SCHEDULED, "send_notice")
 
 
-def test_the_later_time_counts(send: Task[..., Any], clock: TurnedClock):
+def test_the_later_time_counts(send: Task[..., Any], clock: ManualClock):
     at = to_datetime(clock() + HOUR)
 
     assert send.using(delay=60).using(at=at).enqueue(7).due_at == at
@@ -367,7 +367,7 @@ def test_the_payload_has_a_limit():
 # --- async ----------------------------------------------------------------------------------------------------------
 
 
-def test_every_form_has_an_async_twin(app: Packhorse, send: Task[..., Any], clock: TurnedClock):
+def test_every_form_has_an_async_twin(app: Packhorse, send: Task[..., Any], clock: ManualClock):
     at = to_datetime(clock() + HOUR)
 
     async def enqueue() -> list[JobHandle[Any]]:

@@ -10,7 +10,7 @@ import pytest
 from packhorse.conformance.builders import add, new_jobs
 from packhorse.conformance.estate import assert_same, everything
 from packhorse.conformance.subject import Subject, subject_of
-from packhorse.core.clock import Now, TurnedClock
+from packhorse.core.clock import ManualClock, Now
 from packhorse.core.errors import BadURL, BadValue
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.memory import Memory
@@ -20,7 +20,7 @@ from packhorse.storage.records import ClientInfo, Filter, ScheduleInfo, TaskInfo
 def test_a_class_is_its_own_neighbour_and_new_for_everyone():
     subject = subject_of("packhorse.storage.memory:Memory")
 
-    with subject.fresh(TurnedClock()) as door, subject.fresh(TurnedClock()) as other:
+    with subject.fresh(ManualClock()) as door, subject.fresh(ManualClock()) as other:
         assert isinstance(door(), Memory)
         assert door() is door()
         assert door() is not other()
@@ -39,7 +39,7 @@ def test_an_address_is_opened_by_everyone_who_asks(tmp_path: Path, is_managed: b
         yield address
         cleared.append(address)
 
-    with Subject("mine", managed if is_managed else plain).fresh(TurnedClock()) as door:
+    with Subject("mine", managed if is_managed else plain).fresh(ManualClock()) as door:
         here, there = door(), door()
         job = add(here)
 
@@ -55,7 +55,7 @@ def test_an_address_has_something_new_each_time(tmp_path: Path):
     subject = subject_of(f"sqlite:///{tmp_path}/{{}}.db")
 
     for _ in range(2):
-        with subject.fresh(TurnedClock()) as door:
+        with subject.fresh(ManualClock()) as door:
             storage = door()
             assert not storage.tallies()
             add(storage)
@@ -65,7 +65,7 @@ def test_an_address_has_something_new_each_time(tmp_path: Path):
 
 
 def test_memory_needs_nothing_new_in_its_address():
-    with subject_of("memory://").fresh(TurnedClock()) as door:
+    with subject_of("memory://").fresh(ManualClock()) as door:
         assert door() is door()
 
 
@@ -90,19 +90,19 @@ def test_a_storage_that_cannot_be_had_is_told_of_before_the_checks():
         raise ConnectionError("nobody listens")
 
     with pytest.raises(BadValue, match=r"mine gives no storage \(ConnectionError: nobody listens"):
-        Subject("mine", broken).try_out(TurnedClock())
+        Subject("mine", broken).try_out(ManualClock())
     with pytest.raises(BadValue, match="mine has answered int"):
-        Subject("mine", lambda now: 7).try_out(TurnedClock())
+        Subject("mine", lambda now: 7).try_out(ManualClock())
     with pytest.raises(BadURL):
-        subject_of("pigeon://{}").try_out(TurnedClock())
+        subject_of("pigeon://{}").try_out(ManualClock())
 
 
 # --- what is not to be touched --------------------------------------------------------------------------------------
 
 
 def test_two_new_and_empty_ones_may_be_checked(tmp_path: Path):
-    subject_of("packhorse.storage.memory:Memory").try_out(TurnedClock())
-    subject_of(f"sqlite:///{tmp_path}/{{}}.db").try_out(TurnedClock())
+    subject_of("packhorse.storage.memory:Memory").try_out(ManualClock())
+    subject_of(f"sqlite:///{tmp_path}/{{}}.db").try_out(ManualClock())
 
     assert len(list(tmp_path.glob("check_*.db"))) == 2
 
@@ -121,7 +121,7 @@ def test_two_new_and_empty_ones_may_be_checked(tmp_path: Path):
     ids=["jobs", "events", "queues", "workers", "schedules", "tasks", "clients"],
 )
 def test_a_storage_that_is_not_empty_is_left_alone(tmp_path: Path, put: Callable[[Storage], object], found: str):
-    clock = TurnedClock()
+    clock = ManualClock()
     storage = open_storage(f"sqlite:///{tmp_path}/jobs.db", now=clock)
     put(storage)
     before = everything(storage)
@@ -134,7 +134,7 @@ def test_a_storage_that_is_not_empty_is_left_alone(tmp_path: Path, put: Callable
 
 
 def test_the_same_storage_twice_is_found_out_and_given_up(tmp_path: Path):
-    clock = TurnedClock()
+    clock = ManualClock()
 
     with pytest.raises(BadValue, match="mine gives the same storage again"):
         Subject("mine", lambda now: f"sqlite:///{tmp_path}/jobs.db").try_out(clock)
@@ -152,7 +152,7 @@ def test_a_storage_that_is_cleared_in_between_is_new(tmp_path: Path):
             yield f"sqlite:///{tmp_path}/here/jobs.db"
             (tmp_path / "here").unlink()
 
-    Subject("mine", cleared).try_out(TurnedClock())
+    Subject("mine", cleared).try_out(ManualClock())
 
     assert list(tmp_path.iterdir()) == []
 
@@ -163,4 +163,4 @@ def test_who_cannot_say_whether_it_is_empty_is_not_checked():
             raise NotImplementedError("later")
 
     with pytest.raises(BadValue, match=r"mine gives no storage \(NotImplementedError: later"):
-        Subject("mine", Mute).try_out(TurnedClock())
+        Subject("mine", Mute).try_out(ManualClock())

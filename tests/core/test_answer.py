@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from packhorse.core.answer import Abort, Retry, Snooze
 from packhorse.core.clock import MINUTE, SECOND
 from packhorse.core.errors import BadValue
+from packhorse.core.outcome import Abort, Retry, Snooze
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND, TurnedClock, from_datetime, microseconds, now, to_datetime
+from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND, ManualClock, from_datetime, microseconds, now, to_datetime
 from packhorse.core.errors import BadValue
 
 
@@ -98,7 +98,7 @@ def test_now_is_this_machines_time():
 
 
 def test_a_turned_clock_stands_still_until_it_is_turned():
-    clock = TurnedClock(1_000)
+    clock = ManualClock(1_000)
 
     readings = [clock(), clock()]
     clock.turn("1m")
@@ -110,7 +110,7 @@ def test_a_turned_clock_stands_still_until_it_is_turned():
 
 
 def test_a_turned_clock_may_be_turned_back_and_set():
-    clock = TurnedClock(10 * SECOND)
+    clock = ManualClock(10 * SECOND)
 
     clock.turn(-2.5)
     turned_back = clock()

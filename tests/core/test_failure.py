@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from packhorse.core.failure import MESSAGE_LIMIT, NAME_LIMIT, TRACEBACK_LIMIT, Failure
+from packhorse.core.outcome import MESSAGE_LIMIT, NAME_LIMIT, TRACEBACK_LIMIT, Failure
 
 
 def raised(error: BaseException) -> Failure:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from packhorse.core.fair_share import Turns, in_turns
+from packhorse.core.fair_share import FairShare, in_turns
 from tests.worker.making import a_job
 
 
-def one_by_one(turns: Turns, available: dict[str, int], weights: dict[str, int], number: int) -> Counter[str]:
+def one_by_one(turns: FairShare, available: dict[str, int], weights: dict[str, int], number: int) -> Counter[str]:
     left = dict(available)
     taken: Counter[str] = Counter()
     for _ in range(number):
@@ -19,41 +19,41 @@ def one_by_one(turns: Turns, available: dict[str, int], weights: dict[str, int],
 
 
 def test_weights_share_a_batch_exactly() -> None:
-    assert Turns().share({"a": 400, "b": 400}, {"a": 3, "b": 1}, 100) == {"a": 75, "b": 25}
+    assert FairShare().share({"a": 400, "b": 400}, {"a": 3, "b": 1}, 100) == {"a": 75, "b": 25}
 
 
 def test_weights_share_single_turns_exactly() -> None:
-    taken = one_by_one(Turns(), {"a": 400, "b": 400}, {"a": 3, "b": 1}, 100)
+    taken = one_by_one(FairShare(), {"a": 400, "b": 400}, {"a": 3, "b": 1}, 100)
 
     assert taken == {"a": 75, "b": 25}
 
 
 def test_a_backlog_of_a_million_starves_nobody() -> None:
-    shares = Turns().share({"huge": 1_000_000, "small": 5}, {"huge": 1, "small": 1}, 10)
+    shares = FairShare().share({"huge": 1_000_000, "small": 5}, {"huge": 1, "small": 1}, 10)
 
     assert shares == {"huge": 5, "small": 5}
 
 
 def test_a_queue_that_runs_dry_leaves_its_turns_to_the_others() -> None:
-    shares = Turns().share({"a": 2, "b": 100}, {"a": 10, "b": 1}, 20)
+    shares = FairShare().share({"a": 2, "b": 100}, {"a": 10, "b": 1}, 20)
 
     assert shares == {"a": 2, "b": 18}
 
 
 def test_no_more_is_shared_than_there_is() -> None:
-    assert Turns().share({"a": 1, "b": 2}, {}, 100) == {"a": 1, "b": 2}
+    assert FairShare().share({"a": 1, "b": 2}, {}, 100) == {"a": 1, "b": 2}
 
 
 def test_nothing_is_shared_of_nothing() -> None:
-    assert Turns().share({}, {}, 10) == {}
+    assert FairShare().share({}, {}, 10) == {}
 
 
 def test_a_queue_without_a_weight_has_weight_one() -> None:
-    assert Turns().share({"a": 10, "b": 10}, {"a": 1}, 10) == {"a": 5, "b": 5}
+    assert FairShare().share({"a": 10, "b": 10}, {"a": 1}, 10) == {"a": 5, "b": 5}
 
 
 def test_a_queue_that_was_empty_for_long_does_not_claim_the_turns_it_missed() -> None:
-    turns = Turns()
+    turns = FairShare()
     turns.share({"busy": 1_000}, {}, 1_000)
 
     shares = turns.share({"busy": 100, "late": 100}, {}, 10)
@@ -62,13 +62,13 @@ def test_a_queue_that_was_empty_for_long_does_not_claim_the_turns_it_missed() ->
 
 
 def test_a_very_light_queue_still_gets_turns_beside_a_very_heavy_one() -> None:
-    taken = one_by_one(Turns(), {"heavy": 5_000, "light": 10}, {"heavy": 1_000, "light": 1}, 2_500)
+    taken = one_by_one(FairShare(), {"heavy": 5_000, "light": 10}, {"heavy": 1_000, "light": 1}, 2_500)
 
     assert 2 <= taken["light"] <= 3
 
 
 def test_turns_that_were_shared_elsewhere_are_remembered_as_if_shared_here() -> None:
-    here, elsewhere = Turns(), Turns()
+    here, elsewhere = FairShare(), FairShare()
     weights = {"a": 3, "b": 1, "c": 2}
     for available in ({"a": 9, "b": 1}, {"b": 5, "c": 2}, {"a": 4, "b": 4, "c": 4}):
         shares = here.share(available, weights, 6)
@@ -80,7 +80,7 @@ def test_turns_that_were_shared_elsewhere_are_remembered_as_if_shared_here() -> 
 def test_many_queues_of_one_weight_share_as_if_one_by_one() -> None:
     queues = [f"queue-{number:02}" for number in range(20)]
     lengths = {queue: 3 + number % 5 for number, queue in enumerate(queues)}
-    at_once, one_by_one = Turns(), Turns()
+    at_once, one_by_one = FairShare(), FairShare()
 
     for limit in (7, 50, 33, 90):
         left = dict(lengths)

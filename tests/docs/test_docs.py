@@ -20,7 +20,7 @@ from packhorse import JobContext
 from packhorse.cli.main import COMMANDS, cli
 from packhorse.client.job_builder import JobKeywords, TaskKeywords
 from packhorse.core import clock
-from packhorse.core.clock import TurnedClock
+from packhorse.core.clock import ManualClock
 from packhorse.storage import open_storage
 from packhorse.testing import Rehearsal, testing
 from tests.children import ROOT
@@ -91,7 +91,7 @@ def test_the_readme_shows_what_its_program_prints(tmp_path: Path):
 @pytest.fixture
 def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The program of docs/tasks.md, run on a storage in memory whose clock can be turned; `clock` is that clock."""
-    turned = TurnedClock(clock.now())
+    turned = ManualClock(clock.now())
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("packhorse.client.home.open_storage", lambda url: open_storage("memory://", now=turned))
     names: dict[str, Any] = {"__name__": "tasks_page", "clock": turned}

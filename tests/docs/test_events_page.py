@@ -9,10 +9,9 @@ from collections import defaultdict
 from msgspec.structs import replace
 
 from packhorse.conformance.builders import FAILURE, LEASE, add, finish, in_state, new_job, run, take, unique
-from packhorse.core.clock import HOUR, TurnedClock
-from packhorse.core.event import Event, Kind, Subject
+from packhorse.core.clock import HOUR, ManualClock
+from packhorse.core.event import Event, ForemanAction, ForemanOrder, Kind, Subject
 from packhorse.core.job import COMPLETED, DEAD, QUEUED, RESERVED, RETRYING, RUNNING, SCHEDULED
-from packhorse.core.order import Do, Order
 from packhorse.core.outcome import Failed, Halted, Released, Snoozed, Stopped
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import ClientInfo, EventFilter, Retention, ScheduleInfo, Tick, WorkerInfo
@@ -35,7 +34,7 @@ def words(text: str) -> set[str]:
 
 def all_that_can_happen() -> list[Event]:
     """A storage to which everything happens that is told of."""
-    clock = TurnedClock()
+    clock = ManualClock()
     storage = Memory(clock)
     jobs(storage, clock)
     operators(storage)
@@ -43,7 +42,7 @@ def all_that_can_happen() -> list[Event]:
     return storage.events(EventFilter(), limit=10_000)
 
 
-def jobs(storage: Memory, clock: TurnedClock) -> None:
+def jobs(storage: Memory, clock: ManualClock) -> None:
     for state in (COMPLETED, DEAD, RETRYING, SCHEDULED, QUEUED):
         in_state(storage, state, begun=True)
     add(storage, delay=HOUR, copied_from="another", chosen=("queue",))
@@ -97,7 +96,7 @@ def operators(storage: Memory) -> None:
         storage.silence_failure(storage.failures()[0].cause, duration, version=version, by="ann")
 
 
-def others(storage: Memory, clock: TurnedClock) -> None:
+def others(storage: Memory, clock: ManualClock) -> None:
     plan = ScheduleInfo("daily", "send", "0 7 * * *", next_at=clock())
     storage.put_schedules([plan])
     storage.tick("daily", plan.next_at, clock() + HOUR, [], [Tick("daily", plan.next_at, "missed", 0, None)])
@@ -119,8 +118,8 @@ def others(storage: Memory, clock: TurnedClock) -> None:
             storage.join(WorkerInfo(f"{subject}-{name}", subject, host="here", pid=7, info={"code_version": "v1"}))
         storage.leave(f"{subject}-goes", why="stopped")
     storage.record_stat("worker-stays", {"done": 7})
-    storage.order("foreman-stays", Order(Do.SCALE, least=1, most=2), by="olga")
-    storage.order("foreman-stays", Order(Do.STOP, worker="worker-stays", now=True))
+    storage.order("foreman-stays", ForemanOrder(ForemanAction.SCALE, least=1, most=2), by="olga")
+    storage.order("foreman-stays", ForemanOrder(ForemanAction.STOP, worker="worker-stays", now=True))
     clock.turn("1h")
     storage.rescue(lease=LEASE, why="it was silent")
     storage.prune(Retention())

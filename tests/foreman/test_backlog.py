@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from packhorse.core.clock import SECOND, TurnedClock
+from packhorse.core.clock import SECOND, ManualClock
 from packhorse.core.job import NewJob
 from packhorse.foreman.backlog import read_need
 from packhorse.foreman.member import Serving
@@ -14,12 +14,12 @@ MAIL = Serving(frozenset({"mail"}))
 
 
 @pytest.fixture
-def clock() -> TurnedClock:
-    return TurnedClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def storage(clock: TurnedClock) -> Storage:
+def storage(clock: ManualClock) -> Storage:
     return open_storage("memory://", now=clock)
 
 
@@ -31,7 +31,7 @@ def test_nothing_waits_in_an_empty_storage(storage: Storage) -> None:
     assert read_need(storage, None)[0] == Need()
 
 
-def test_what_waits_is_counted_and_the_oldest_is_known(storage: Storage, clock: TurnedClock) -> None:
+def test_what_waits_is_counted_and_the_oldest_is_known(storage: Storage, clock: ManualClock) -> None:
     add(storage, "old")
     clock.turn(3)
     add(storage, "new")

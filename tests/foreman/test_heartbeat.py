@@ -8,7 +8,7 @@ from unittest.mock import create_autospec
 import pytest
 
 from packhorse.conformance.builders import add, join
-from packhorse.core.clock import SECOND, TurnedClock
+from packhorse.core.clock import SECOND, ManualClock
 from packhorse.foreman.crew import Crew
 from packhorse.foreman.heartbeat import Heartbeat, skew_of
 from packhorse.foreman.member import Member
@@ -18,8 +18,8 @@ from packhorse.storage.records import Beat, Outlook
 
 
 @pytest.fixture
-def clock() -> TurnedClock:
-    return TurnedClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 NOW = 1_000.0
@@ -28,7 +28,7 @@ if the storage's clock had been set back."""
 
 
 @pytest.fixture
-def heartbeat(clock: TurnedClock, monkeypatch: pytest.MonkeyPatch) -> Heartbeat:
+def heartbeat(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Heartbeat:
     """One whose beats were accepted for longer than a lease."""
     monkeypatch.setattr("packhorse.foreman.heartbeat.boot_time", lambda: NOW)
     heartbeat = Heartbeat(
@@ -46,14 +46,14 @@ def heartbeat(clock: TurnedClock, monkeypatch: pytest.MonkeyPatch) -> Heartbeat:
 
 
 def test_after_a_lease_of_beats_it_may_rescue_by_the_time_that_it_has_looked_at(
-    heartbeat: Heartbeat, clock: TurnedClock
+    heartbeat: Heartbeat, clock: ManualClock
 ) -> None:
     assert heartbeat.steady_time() == clock()
 
 
 @pytest.mark.parametrize("step", [3_600.0, -3_600.0])
 def test_a_clock_that_was_set_since_the_last_beat_forbids_it(
-    heartbeat: Heartbeat, clock: TurnedClock, step: float
+    heartbeat: Heartbeat, clock: ManualClock, step: float
 ) -> None:
     clock.turn(step)
 
@@ -61,7 +61,7 @@ def test_a_clock_that_was_set_since_the_last_beat_forbids_it(
 
 
 def test_the_time_that_the_lookout_has_seen_is_as_good(
-    heartbeat: Heartbeat, clock: TurnedClock, monkeypatch: pytest.MonkeyPatch
+    heartbeat: Heartbeat, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = clock()
     heartbeat.heed(Outlook(now), NOW, NOW)
@@ -71,7 +71,7 @@ def test_the_time_that_the_lookout_has_seen_is_as_good(
 
 
 def test_by_a_clock_that_was_set_before_the_lookout_saw_it_nobody_is_silent(
-    heartbeat: Heartbeat, clock: TurnedClock
+    heartbeat: Heartbeat, clock: ManualClock
 ) -> None:
     clock.turn(3_600)
     heartbeat.heed(Outlook(clock()), NOW, NOW)
@@ -79,7 +79,7 @@ def test_by_a_clock_that_was_set_before_the_lookout_saw_it_nobody_is_silent(
     assert heartbeat.steady_time() is None
 
 
-def test_what_was_seen_a_while_ago_is_asked_for_again(heartbeat: Heartbeat, clock: TurnedClock) -> None:
+def test_what_was_seen_a_while_ago_is_asked_for_again(heartbeat: Heartbeat, clock: ManualClock) -> None:
     heartbeat.heed(Outlook(clock() - 10 * SECOND), NOW - 10.0, NOW - 10.0)
 
     assert heartbeat.steady_time() == clock()
@@ -102,7 +102,7 @@ def test_what_may_lie_in_the_way_to_the_storage_is_no_skew(wall: float, took: fl
 # --- joining --------------------------------------------------------------------------------------------------------
 
 
-def test_a_foreman_announces_before_it_can_be_taken_for_dead(clock: TurnedClock) -> None:
+def test_a_foreman_announces_before_it_can_be_taken_for_dead(clock: ManualClock) -> None:
     storage, known = Memory(clock), []
     crew, record = create_autospec(Crew, instance=True, members=[]), Record(storage, {})
 
@@ -125,7 +125,7 @@ def test_a_foreman_announces_before_it_can_be_taken_for_dead(clock: TurnedClock)
 class Troubled:
     """A heartbeat for two workers, the first of which makes trouble."""
 
-    def __init__(self, clock: TurnedClock) -> None:
+    def __init__(self, clock: ManualClock) -> None:
         self.storage = Memory(clock)
         self.members = [
             create_autospec(Member, instance=True, id=name, pid=number, is_online=True)
@@ -145,7 +145,7 @@ class Troubled:
 
 
 @pytest.mark.parametrize("trouble", ["told", "beat"])
-def test_the_trouble_of_one_worker_costs_no_other_its_beat(clock: TurnedClock, trouble: str) -> None:
+def test_the_trouble_of_one_worker_costs_no_other_its_beat(clock: ManualClock, trouble: str) -> None:
     troubled = Troubled(clock)
     first, second = troubled.members
     getattr(first, trouble).side_effect = TypeError("a closed map")
@@ -158,7 +158,7 @@ def test_the_trouble_of_one_worker_costs_no_other_its_beat(clock: TurnedClock, t
     assert {worker.id for worker in troubled.storage.workers() if worker.beat_at > before} >= {"ann", "bob"}
 
 
-def test_a_stop_is_handed_on_though_another_worker_cannot_be_told(clock: TurnedClock) -> None:
+def test_a_stop_is_handed_on_though_another_worker_cannot_be_told(clock: ManualClock) -> None:
     troubled = Troubled(clock)
     first, second = troubled.members
     for member in troubled.members:
@@ -174,7 +174,7 @@ def test_a_stop_is_handed_on_though_another_worker_cannot_be_told(clock: TurnedC
 
 
 def test_reports_that_the_storage_refuses_cost_nobody_the_beat(
-    clock: TurnedClock, monkeypatch: pytest.MonkeyPatch
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     troubled = Troubled(clock)
     troubled.members[0].told.return_value = {"odd": object()}

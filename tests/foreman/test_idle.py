@@ -16,7 +16,7 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from packhorse.core.clock import SECOND, TurnedClock
+from packhorse.core.clock import SECOND, ManualClock
 from packhorse.core.settings import Settings
 from packhorse.foreman import heartbeat, lookout
 from packhorse.foreman.backlog import Backlog
@@ -95,7 +95,7 @@ class Counted:
 class Days:
     """A foreman's duties, without their threads: each has its turn when it asked for it, or is woken."""
 
-    def __init__(self, storage: Storage, clock: TurnedClock, worker: str) -> None:
+    def __init__(self, storage: Storage, clock: ManualClock, worker: str) -> None:
         self.clock = clock
         member = create_autospec(Member, instance=True, id=worker, is_online=True)
         member.is_stopped.return_value = False
@@ -148,7 +148,7 @@ def server(request: pytest.FixtureRequest) -> Counted:
 
 
 @pytest.fixture
-def foreman_storage(server: Counted, clock: TurnedClock) -> Iterator[Storage]:
+def foreman_storage(server: Counted, clock: ManualClock) -> Iterator[Storage]:
     storage = open_storage(server.url, now=clock)
     yield storage
     storage.close()
@@ -163,8 +163,8 @@ def worker_storage(server: Counted) -> Iterator[Storage]:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> TurnedClock:
-    clock = TurnedClock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    clock = ManualClock()
     for module in (heartbeat, lookout):
         monkeypatch.setattr(module, "boot_time", lambda: clock() / SECOND)
     monkeypatch.setattr(random, "uniform", lambda least, most: (least + most) / 2)
@@ -177,7 +177,7 @@ def test_an_idle_crew_makes_less_than_one_read_a_second(
     server: Counted,
     foreman_storage: Storage,
     worker_storage: Storage,
-    clock: TurnedClock,
+    clock: ManualClock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     foreman_storage.join(WorkerInfo("ann"))
@@ -199,7 +199,7 @@ def test_an_idle_crew_makes_less_than_one_read_a_second(
 
 
 def test_an_idle_foreman_asks_no_more_after_many_others_have_come_and_gone(
-    server: Counted, foreman_storage: Storage, worker_storage: Storage, clock: TurnedClock
+    server: Counted, foreman_storage: Storage, worker_storage: Storage, clock: ManualClock
 ) -> None:
     if server.name != "redis":
         pytest.skip("one statement looks at all of them by an index")

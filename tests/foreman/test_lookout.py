@@ -10,10 +10,10 @@ from unittest.mock import Mock, create_autospec
 import pytest
 
 from packhorse.conformance.builders import WORKER, add, finish, in_state, join
-from packhorse.core.clock import SECOND, TurnedClock
+from packhorse.core.clock import SECOND, ManualClock
 from packhorse.core.errors import StorageUnavailable
+from packhorse.core.event import ForemanAction, ForemanOrder
 from packhorse.core.job import RUNNING
-from packhorse.core.order import Do, Order
 from packhorse.core.outcome import Completed
 from packhorse.foreman.backlog import Backlog
 from packhorse.foreman.crew import Crew
@@ -25,7 +25,7 @@ from packhorse.foreman.pulse import Record
 from packhorse.foreman.scaling import Need
 from packhorse.foreman.timetable import Timetable
 from packhorse.storage.memory import Memory
-from packhorse.storage.moving import Move, Stage
+from packhorse.storage.transfer import Move, Stage
 
 
 def is_woken(duty: Duty) -> bool:
@@ -39,7 +39,7 @@ class Watched:
     """A lookout, those whom it tells, and what the one worker of the crew hears."""
 
     def __init__(self) -> None:
-        self.clock = TurnedClock()
+        self.clock = ManualClock()
         self.storage = Memory(self.clock)
         join(self.storage)
         self.told = Mock()
@@ -164,18 +164,18 @@ def test_while_the_storage_is_away_nobody_knows_what_waits(watched: Watched, mon
 
 
 def test_an_order_is_read_when_it_is_there(watched: Watched) -> None:
-    watched.storage.order("another", Order(Do.QUIET))
+    watched.storage.order("another", ForemanOrder(ForemanAction.QUIET))
     assert watched.woken() == set()
 
-    watched.storage.order(watched.record.id, Order(Do.QUIET))
+    watched.storage.order(watched.record.id, ForemanOrder(ForemanAction.QUIET))
 
     assert watched.woken() == {"orders"}
     watched.orders.step()
-    assert list(watched.orders.take()) == [Order(Do.QUIET)]
+    assert list(watched.orders.take()) == [ForemanOrder(ForemanAction.QUIET)]
 
 
 def test_orders_are_looked_for_until_none_can_come_late(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    watched.storage.order(watched.record.id, Order(Do.QUIET))
+    watched.storage.order(watched.record.id, ForemanOrder(ForemanAction.QUIET))
     watched.orders.step()
     assert watched.woken() == {"orders"}  # another one may have been written before it and not be seen yet
 
@@ -190,11 +190,11 @@ def test_orders_are_looked_for_until_none_can_come_late(watched: Watched, monkey
 def test_a_foreman_that_joins_again_has_its_orders_looked_for_by_the_new_id(watched: Watched) -> None:
     watched.record.renew()
     watched.record.join()
-    watched.storage.order(watched.record.id, Order(Do.QUIET))
+    watched.storage.order(watched.record.id, ForemanOrder(ForemanAction.QUIET))
 
     assert watched.woken() == {"orders"}
     watched.orders.step()
-    assert list(watched.orders.take()) == [Order(Do.QUIET)]
+    assert list(watched.orders.take()) == [ForemanOrder(ForemanAction.QUIET)]
 
 
 def test_the_chores_hear_of_it(watched: Watched) -> None:

@@ -6,8 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from packhorse.core.clock import SECOND
-from packhorse.core.event import Kind
-from packhorse.core.order import Do, Order
+from packhorse.core.event import ForemanAction, ForemanOrder, Kind
 from packhorse.core.settings import Settings
 from packhorse.foreman import Foreman, death
 from packhorse.foreman.crew import Launch
@@ -21,7 +20,7 @@ from tests.foreman.watching import RunningForeman, Start, add, state_of
 from tests.unchecked import unchecked
 
 
-def give(foreman: RunningForeman, order: Order) -> int:
+def give(foreman: RunningForeman, order: ForemanOrder) -> int:
     """Leave the order; its number."""
     record = foreman.record()
     assert record is not None
@@ -36,11 +35,11 @@ def is_followed(foreman: RunningForeman, number: int) -> None:
 def test_a_crew_is_scaled_up_and_down_again(start: Start) -> None:
     foreman = start(max_workers=1)
 
-    is_followed(foreman, give(foreman, Order(Do.SCALE, least=3, most=3)))
+    is_followed(foreman, give(foreman, ForemanOrder(ForemanAction.SCALE, least=3, most=3)))
     until(lambda: len(foreman.workers()) == 3, "three workers are there")
     assert (foreman.report()["min"], foreman.report()["max"]) == (3, 3)
 
-    is_followed(foreman, give(foreman, Order(Do.SCALE, least=1, most=1)))
+    is_followed(foreman, give(foreman, ForemanOrder(ForemanAction.SCALE, least=1, most=1)))
     until(lambda: len(foreman.workers()) == 1, "two have gone")
     assert foreman.report()["deaths"] == 0
 
@@ -49,7 +48,7 @@ def test_workers_give_way_to_fresh_ones_with_other_slots(start: Start) -> None:
     foreman = start()
     until(lambda: slots(foreman) == [2], "the first worker has said how many it has")
 
-    is_followed(foreman, give(foreman, Order(Do.SCALE, least=1, most=1, slots=5)))
+    is_followed(foreman, give(foreman, ForemanOrder(ForemanAction.SCALE, least=1, most=1, slots=5)))
 
     until(lambda: slots(foreman) == [5], "a fresh one has taken its place")
     assert (foreman.report()["slots"], foreman.report()["deaths"]) == (5, 0)
@@ -63,14 +62,14 @@ def slots(foreman: RunningForeman) -> list[int | None]:
 def test_a_quiet_crew_takes_no_more_jobs_and_fresh_workers_do(start: Start, storage: Storage) -> None:
     foreman = start()
 
-    is_followed(foreman, give(foreman, Order(Do.QUIET)))
+    is_followed(foreman, give(foreman, ForemanOrder(ForemanAction.QUIET)))
     assert foreman.report()["state"] == "quiet"
     until(lambda: not foreman.takes_jobs(), "the worker has heard it")
     add(storage, 1)
     until(lambda: foreman.report().get("backlog") == 1, "the job is seen to wait")
     before = foreman.pids()
 
-    is_followed(foreman, give(foreman, Order(Do.RESTART)))
+    is_followed(foreman, give(foreman, ForemanOrder(ForemanAction.RESTART)))
 
     until(lambda: state_of(storage, 1) == "completed", "a fresh worker has run it")
     until(lambda: before.isdisjoint(foreman.pids()), "the old one has gone")
@@ -81,11 +80,11 @@ def test_a_foreman_that_is_ordered_to_stop_lets_its_jobs_finish(start: Start, st
     add(storage, 1, "hold")
     until(lambda: state_of(storage, 1) == "running", "it runs")
 
-    give(foreman, Order(Do.STOP))
+    give(foreman, ForemanOrder(ForemanAction.STOP))
     until(lambda: foreman.report().get("state") == "stopping", "it stops")
     assert state_of(storage, 1) == "running"
 
-    give(foreman, Order(Do.STOP, now=True))
+    give(foreman, ForemanOrder(ForemanAction.STOP, now=True))
     until(foreman.is_over, "it has ended")
     assert state_of(storage, 1) == "queued"
 
@@ -94,7 +93,7 @@ def test_one_worker_is_stopped_and_not_replaced(start: Start) -> None:
     foreman = start(2, min_workers=2, max_workers=2)
     first, second = foreman.workers()
 
-    is_followed(foreman, give(foreman, Order(Do.STOP, worker=first.id)))
+    is_followed(foreman, give(foreman, ForemanOrder(ForemanAction.STOP, worker=first.id)))
 
     until(lambda: not death.is_alive(first.pid), "it has ended")
     until(lambda: foreman.pids() == {second.pid}, "the other goes on")
@@ -105,7 +104,7 @@ def test_one_worker_is_restarted(start: Start) -> None:
     foreman = start(2, min_workers=2, max_workers=2)
     first, second = foreman.workers()
 
-    is_followed(foreman, give(foreman, Order(Do.RESTART, worker=first.id)))
+    is_followed(foreman, give(foreman, ForemanOrder(ForemanAction.RESTART, worker=first.id)))
 
     until(lambda: first.pid not in foreman.pids() and len(foreman.pids()) == 2, "another has taken its place")
     assert second.pid in foreman.pids()
@@ -117,7 +116,7 @@ def test_one_quiet_worker_keeps_its_job_and_another_takes_its_place(start: Start
     until(lambda: state_of(storage, 1) == "running", "it runs")
     (worker,) = foreman.workers()
 
-    is_followed(foreman, give(foreman, Order(Do.QUIET, worker=worker.id)))
+    is_followed(foreman, give(foreman, ForemanOrder(ForemanAction.QUIET, worker=worker.id)))
     until(lambda: len(foreman.workers()) == 2, "another has come")
     add(storage, 2)
 
@@ -132,7 +131,7 @@ def test_a_worker_that_is_asked_where_it_stands_is_heard(start: Start, storage: 
     until(lambda: state_of(storage, 1) == "running", "it runs")
     (worker,) = foreman.workers()
 
-    number = give(foreman, Order(Do.STACKS, worker=worker.id if of_one else None))
+    number = give(foreman, ForemanOrder(ForemanAction.STACKS, worker=worker.id if of_one else None))
     until(lambda: have_answered(foreman.workers(), number), "the answer is in the storage")
 
     (asked,) = foreman.workers()
@@ -147,8 +146,8 @@ def test_an_order_that_nobody_understands_is_passed_over(start: Start, storage: 
     record = foreman.record()
     assert record is not None
 
-    unchecked(storage, "order")(record.id, Order("dance"), by="olga")  # type: ignore[arg-type]
-    is_followed(foreman, give(foreman, Order(Do.SCALE, least=1, most=2)))
+    unchecked(storage, "order")(record.id, ForemanOrder("dance"), by="olga")  # type: ignore[arg-type]
+    is_followed(foreman, give(foreman, ForemanOrder(ForemanAction.SCALE, least=1, most=2)))
 
     assert foreman.report()["max"] == 2
 
@@ -157,14 +156,14 @@ def test_an_order_counts_as_followed_when_it_was_and_not_before(storage: Storage
     record = Record(storage, {})
     record.join()
     orders = Orders(storage, record, wake=lambda: None)
-    storage.order(record.id, Order(Do.SCALE, least=1, most=2))
-    storage.order(record.id, Order(Do.QUIET))
+    storage.order(record.id, ForemanOrder(ForemanAction.SCALE, least=1, most=2))
+    storage.order(record.id, ForemanOrder(ForemanAction.QUIET))
     first, second = (event.id for event in storage.events(EventFilter(kind=Kind.ORDERED)))
     orders.step()
 
     seen = [(order.do, orders.taken, orders.followed) for order in orders.take()]
 
-    assert seen == [(Do.SCALE, first, None), (Do.QUIET, second, first)]
+    assert seen == [(ForemanAction.SCALE, first, None), (ForemanAction.QUIET, second, first)]
     assert orders.followed == second
 
 
@@ -195,7 +194,7 @@ def test_an_order_that_comes_to_be_seen_late_is_followed_and_none_twice(
     record.join()
     orders = Orders(storage, record, wake=lambda: None)
     for most in range(250):
-        storage.order(record.id, Order(Do.SCALE, least=1, most=most))
+        storage.order(record.id, ForemanOrder(ForemanAction.SCALE, least=1, most=most))
     late = storage.events(EventFilter(kind=Kind.ORDERED), limit=3)[2].id
     real = storage.events
 

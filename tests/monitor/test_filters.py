@@ -7,6 +7,7 @@ import contextlib
 import json
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,22 +16,31 @@ from hypothesis import strategies as st
 
 from packhorse import Packhorse
 from packhorse.conformance.builders import add, finish, new_jobs, run
-from packhorse.core.clock import SECOND, TurnedClock, to_datetime
-from packhorse.core.errors import BadValue
+from packhorse.core.clock import SECOND, ManualClock, to_datetime
+from packhorse.core.errors import BadValue, SettingsError
 from packhorse.core.outcome import Completed
-from packhorse.monitor.filter_words import find_pages, parse_parts, parse_words, say_which
+from packhorse.core.settings import Settings, load_settings
+from packhorse.monitor.filters import (
+    chooses_some,
+    expand_names,
+    find_pages,
+    named_filters,
+    parse_words,
+    parse_words_apart,
+    usable_filters,
+)
 from packhorse.storage import open_storage
 from packhorse.storage.argument import is_argued, number_of, traces_of
 from packhorse.storage.records import Argument, Filter
 
 
 @pytest.fixture
-def clock() -> TurnedClock:
-    return TurnedClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def app(clock: TurnedClock) -> Iterator[Packhorse]:
+def app(clock: ManualClock) -> Iterator[Packhorse]:
     with Packhorse(open_storage("memory://", now=clock)) as app:
         yield app
 
@@ -69,7 +79,7 @@ def test_empty_text_is_an_argument_and_none_does_not_matter(app: Packhorse):
     assert found(app, queue=None, state=None, args=None, id=None, text=None) == ["b", "a"]
 
 
-def test_jobs_are_found_by_numbers_and_times(app: Packhorse, clock: TurnedClock):
+def test_jobs_are_found_by_numbers_and_times(app: Packhorse, clock: ManualClock):
     add(app.storage, "early", priority=3)
     clock.turn(60)
     add(app.storage, "late", priority=8)
@@ -84,7 +94,7 @@ def test_jobs_are_found_by_numbers_and_times(app: Packhorse, clock: TurnedClock)
     assert found(app, id="ear") == ["early"]
 
 
-def test_the_longest_runs_come_first(app: Packhorse, clock: TurnedClock):
+def test_the_longest_runs_come_first(app: Packhorse, clock: ManualClock):
     for name, seconds in (("short", 1), ("long", 9), ("middle", 5)):
         job = run(app.storage, add(app.storage, name))
         clock.turn(seconds)
@@ -130,13 +140,13 @@ def test_what_means_nothing_is_refused(app: Packhorse, where: dict[str, Any], co
 
 @pytest.mark.parametrize("order", ["created", "due", "finished", "took"])
 def test_an_order_alone_chooses_no_jobs(order: str):
-    assert not say_which([f"order:{order}"], 10**15)
-    assert say_which([f"order:{order}", "queue:mail"], 10**15)
-    assert not say_which([], 10**15)
+    assert not chooses_some([f"order:{order}"], 10**15)
+    assert chooses_some([f"order:{order}", "queue:mail"], 10**15)
+    assert not chooses_some([], 10**15)
 
 
 def test_a_state_chooses_jobs_also_if_they_are_ordered_by_their_end():
-    assert say_which(["finished", "order:finished"], 10**15)
+    assert chooses_some(["finished", "order:finished"], 10**15)
 
 
 # --- what holds of everything -----------------------------------------------------------------------------------------
@@ -144,7 +154,7 @@ def test_a_state_chooses_jobs_also_if_they_are_ordered_by_their_end():
 
 @given(st.lists(st.text(max_size=12), max_size=4))
 def test_any_words_are_a_filter_or_refused(words: list[str]):
-    for parse in (parse_words, parse_parts):
+    for parse in (parse_words, parse_words_apart):
         with contextlib.suppress(BadValue):
             assert isinstance(parse(words, 10**15), Filter)
 
@@ -206,3 +216,134 @@ def test_who_counts_on_begins_behind_what_is_counted(app: Packhorse):
     first = next(find_pages(app.storage, Filter()))
 
     assert [len(page.jobs) for page in find_pages(app.storage, Filter(), first.next)] == [50, 20]
+
+
+# --- named filters ----------------------------------------------------------------------------------------------------
+
+
+FILTERS = {"broken-mail": "state:dead queue:mail", "slow": "'took:>30s' since:2h"}
+
+
+def settings(folder: Path, text: str) -> Settings:
+    (folder / "pyproject.toml").write_text(text, "utf-8")
+    return load_settings({}, {}, folder)
+
+
+def test_they_are_read_from_the_file_with_their_lines(tmp_path: Path):
+    found = settings(
+        tmp_path, '[tool.packhorse]\nlease = "1m"\n\n[tool.packhorse.filters]\nslow = "took:>30s"\n"b-m" = "dead"\n'
+    )
+
+    assert named_filters(found, 0) == {"slow": "took:>30s", "b-m": "dead"}
+    assert found.sources["filters.slow"] == "pyproject.toml line 5"
+    assert found.sources["filters.b-m"] == "pyproject.toml line 6"
+
+
+def test_a_filter_that_nobody_could_use_is_told_with_file_and_line(tmp_path: Path):
+    found = settings(tmp_path, '[tool.packhorse.filters]\na = "state:ded"\nb = "dead"\nc = "priority:high"\n')
+
+    with pytest.raises(SettingsError) as caught:
+        named_filters(found, 0)
+
+    assert [each.partition(": ")[0] for each in caught.value.problems] == [
+        "pyproject.toml line 2",
+        "pyproject.toml line 4",
+    ]
+    assert "did you mean 'dead'?" in caught.value.problems[0]
+
+
+def test_a_filter_that_names_a_filter_is_told_with_file_and_line(tmp_path: Path):
+    found = settings(
+        tmp_path,
+        "[tool.packhorse.filters]\na = '@b'\nb = 'dead @a'\nmails = '@example.org'\ntext = 'text:@a'\nc = '@c dead'\n",
+    )
+
+    with pytest.raises(SettingsError) as caught:
+        named_filters(found, 0)
+
+    assert [each.partition(", and")[0] for each in caught.value.problems] == [
+        "pyproject.toml line 2: the filter a: @b stands in it",
+        "pyproject.toml line 3: the filter b: @a stands in it",
+        "pyproject.toml line 6: the filter c: @c stands in it",
+    ]
+    assert "to search for this very text: text:@b" in caught.value.problems[0]
+
+
+def test_a_filter_that_names_a_filter_is_not_spelled_out():
+    with pytest.raises(BadValue, match="the filter a: @b stands in it"):
+        expand_names(["dead", "@a"], {"a": "@b", "b": "queue:mail"})
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('"a b" = "dead"', "the filter 'a b' needs a name of letters, digits, - and _"),
+        ("a = 7", "the filter a must be text such as"),
+        ('a = " "', "the filter a must be text"),
+        ('a = "state:ded"', "the filter a: there is no state"),
+    ],
+)
+def test_one_that_nobody_can_use_leaves_the_settings_and_all_others_as_they_are(tmp_path: Path, line: str, told: str):
+    found = settings(tmp_path, f'[tool.packhorse]\nlease = "1m"\n[tool.packhorse.filters]\n{line}\nb = "dead"\n')
+    usable = usable_filters(found, 0)
+
+    assert found.shown("lease") == "1m"
+    assert usable == {"b": "dead"}
+    assert [told in problem for problem in usable.bad.values()] == [True]
+    assert all(problem.startswith("pyproject.toml line 4: ") for problem in usable.bad.values())
+
+
+def test_filters_that_are_no_table_are_told_with_the_other_settings(tmp_path: Path):
+    with pytest.raises(SettingsError, match="filters must be a table of names"):
+        settings(tmp_path, '[tool.packhorse]\nfilters = "dead"\n')
+
+
+def test_who_names_one_that_cannot_be_used_is_told_what_is_wrong_and_where(tmp_path: Path):
+    usable = usable_filters(settings(tmp_path, '[tool.packhorse.filters]\nslow = "tok:9"\nbig = 7\n'), 0)
+
+    with pytest.raises(BadValue, match=r"@slow cannot be used: pyproject.toml line 2: the filter slow: .* 'tok'"):
+        expand_names(["dead @slow"], usable)
+    with pytest.raises(BadValue, match=r"@big cannot be used: pyproject.toml line 3: .* not 7"):
+        expand_names(["@big"], usable)
+    with pytest.raises(BadValue, match="no filter is called @bug") as caught:
+        expand_names(["@bug"], usable)
+    assert (caught.value.hint or "").startswith("there are none that can be used; ")
+    assert expand_names(["dead"], usable) == ["dead"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("@broken-mail state:completed", "state is given twice: @broken-mail brings state:dead and state:completed"),
+        ("completed @broken-mail", "state is given twice: completed and @broken-mail brings state:dead"),
+        ("@slow @slow", "took is given twice: @slow brings took:>30s and @slow brings took:>30s"),
+    ],
+)
+def test_a_word_that_a_name_brings_again_is_told_with_the_name(words: str, told: str):
+    with pytest.raises(BadValue) as caught:
+        expand_names([words], FILTERS)
+
+    assert caught.value.what == told
+
+
+def test_text_may_come_from_a_name_and_beside_it():
+    assert expand_names(["@mails now"], {"mails": "text:news cannot"}) == ["text:news", "cannot", "now"]
+
+
+def test_a_name_stands_for_its_words_among_others():
+    words = expand_names(["@broken-mail args.user_id:42"], FILTERS)
+
+    assert words == ["state:dead", "queue:mail", "args.user_id:42"]
+    assert expand_names(["@slow"], FILTERS) == ["took:>30s", "since:2h"]
+
+
+def test_a_name_that_there_is_not_brings_the_nearest():
+    with pytest.raises(BadValue, match="no filter is called @broken-mial; did you mean 'broken-mail'") as caught:
+        expand_names(["@broken-mial"], FILTERS)
+
+    assert caught.value.hint == "there are @broken-mail, @slow; to search for this very text: text:@broken-mial"
+
+
+def test_what_is_no_name_is_text():
+    assert expand_names(["@slow"], {}) == ["@slow"]
+    assert expand_names(["a@slow", "@example.org"], FILTERS) == ["a@slow", "@example.org"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from packhorse.core.clock import MINUTE, SECOND, TurnedClock
+from packhorse.core.clock import MINUTE, SECOND, ManualClock
 from packhorse.core.event import Subject
 from packhorse.core.job import NewJob
 from packhorse.monitor.health import Finding, look
@@ -22,8 +22,8 @@ def storage() -> Storage:
 
 
 @pytest.fixture
-def clock() -> TurnedClock:
-    return TurnedClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 def foreman_finding(storage: Storage, **reports: dict[str, Any]) -> Finding:
@@ -74,7 +74,7 @@ def test_a_foreman_that_takes_jobs_is_well(storage: Storage, report: dict[str, A
 # --- queues that nobody serves ----------------------------------------------------------------------------------------
 
 
-def served_findings(storage: Storage, clock: TurnedClock, seconds: float, **info: Any) -> list[str]:
+def served_findings(storage: Storage, clock: ManualClock, seconds: float, **info: Any) -> list[str]:
     """What is found when a job of `send` has waited so long in `bulk`, and one worker is there."""
     storage.enqueue([NewJob("one", "send", "bulk")])
     clock.turn(seconds)
@@ -82,19 +82,19 @@ def served_findings(storage: Storage, clock: TurnedClock, seconds: float, **info
     return [found.sentence for found in look(storage, 15 * SECOND, 5 * MINUTE) if found.name == "served"]
 
 
-def test_jobs_in_a_queue_that_no_worker_serves_are_not_well(clock: TurnedClock):
+def test_jobs_in_a_queue_that_no_worker_serves_are_not_well(clock: ManualClock):
     assert served_findings(Memory(clock), clock, 60) == ["no running worker serves bulk; 1 job waits"]
 
 
-def test_a_worker_that_serves_the_queue_may_be_about_to_start(clock: TurnedClock):
+def test_a_worker_that_serves_the_queue_may_be_about_to_start(clock: ManualClock):
     assert served_findings(Memory(clock), clock, 10) == []
 
 
-def test_a_worker_that_serves_every_queue_of_its_tasks_is_enough(clock: TurnedClock):
+def test_a_worker_that_serves_every_queue_of_its_tasks_is_enough(clock: ManualClock):
     assert served_findings(Memory(clock), clock, 60, serves=["*"]) == []
 
 
-def test_while_there_is_no_worker_a_foreman_starts_one(clock: TurnedClock):
+def test_while_there_is_no_worker_a_foreman_starts_one(clock: ManualClock):
     storage = Memory(clock)
     storage.enqueue([NewJob("one", "send", "bulk")])
     clock.turn(60)
@@ -110,7 +110,7 @@ def oldest_finding(storage: Storage) -> str:
     return next(each.sentence for each in look(storage, 15 * SECOND, 5 * MINUTE) if each.name == "oldest")
 
 
-def test_jobs_that_wait_in_paused_queues_are_told(clock: TurnedClock):
+def test_jobs_that_wait_in_paused_queues_are_told(clock: ManualClock):
     storage = Memory(clock)
     storage.enqueue([NewJob("one", "send", "bulk"), NewJob("two", "send", "bulk"), NewJob("three", "send", "mail")])
     for queue in ("bulk", "mail", "empty"):

@@ -83,15 +83,15 @@ def test_a_storage_that_is_away_makes_no_foreman_ill_and_is_not_waited_for(here:
 
 def test_one_that_is_stuck_is_ill(here: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(local_liveness, "_directory", lambda: here)
-    sign = local_liveness.SignOfLife(limit=15.0)
+    sign = local_liveness.StatusFile(limit=15.0)
     sign.begin()
     sign.tick(time.monotonic() - 14, 2.0)
-    (found,) = local_liveness.signs_here()
+    (found,) = local_liveness.local_foremen()
     assert not found.is_stuck
 
     sign._next_at = 0.0
     sign.tick(time.monotonic() - 16, 2.0)
-    (found,) = local_liveness.signs_here()
+    (found,) = local_liveness.local_foremen()
     assert found.is_stuck
     sign.end()
-    assert local_liveness.signs_here() == []
+    assert local_liveness.local_foremen() == []

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from packhorse.core.event import Kind, Subject
-from packhorse.core.order import Do, Order
-from packhorse.monitor.stacks import Stack, ask_for_stacks, crew_of, cut, have_answered, stacks_of
+from packhorse.core.event import ForemanAction, ForemanOrder, Kind, Subject
+from packhorse.monitor.stacks import Stack, ask_for_stacks, have_answered, limit_stacks, stacks_of, workers_of
 from packhorse.storage import open_storage
 from packhorse.storage.records import EventFilter, WorkerInfo
 
@@ -41,8 +40,8 @@ def test_an_answer_counts_if_it_is_one_to_this_order():
 
 
 def test_a_foreman_is_asked_for_all_of_its_workers():
-    assert crew_of(BOSS, [BOSS, ANN, BOB]) == [ANN]
-    assert crew_of(BOB, [BOSS, ANN, BOB]) == [BOB]
+    assert workers_of(BOSS, [BOSS, ANN, BOB]) == [ANN]
+    assert workers_of(BOB, [BOSS, ANN, BOB]) == [BOB]
 
 
 def test_asking_leaves_an_order_with_the_foreman():
@@ -63,7 +62,7 @@ def test_the_number_is_that_of_ones_own_order_though_another_comes_right_behind(
     order = storage.order
 
     def order_and_be_followed(*args: Any, **kwargs: Any) -> bool:
-        return order(*args, **kwargs) and order("boss", Order(Do.QUIET), by="another")
+        return order(*args, **kwargs) and order("boss", ForemanOrder(ForemanAction.QUIET), by="another")
 
     monkeypatch.setattr(storage, "order", order_and_be_followed)
     number = ask_for_stacks(storage, BOSS, by="olga")
@@ -75,5 +74,5 @@ def test_the_number_is_that_of_ones_own_order_though_another_comes_right_behind(
 def test_what_is_too_much_is_left_out_and_told():
     items = [Stack(f"thread {number}", "x" * 100) for number in range(5)]
 
-    assert cut(items) == items
-    assert cut(items, most=330) == [*items[:3], Stack("2 more were left out", "")]
+    assert limit_stacks(items) == items
+    assert limit_stacks(items, most=330) == [*items[:3], Stack("2 more were left out", "")]

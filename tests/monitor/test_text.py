@@ -1,11 +1,13 @@
-"""Amounts are told in few characters, and never so that they say nothing."""
+"""Amounts and pauses in few characters, and never so few that they say nothing."""
 
 from __future__ import annotations
 
 import pytest
 
 from packhorse.cli.operation_times import milliseconds
-from packhorse.monitor.text import count_text, per_second_text, rate_text, significant, size_text
+from packhorse.core.clock import DAY, HOUR
+from packhorse.monitor.text import count_text, pause_text, per_second_text, rate_text, significant, size_text
+from packhorse.storage.records import QueueInfo
 
 
 @pytest.mark.parametrize(
@@ -81,3 +83,22 @@ def test_fewer_digits_may_be_wanted(value: float, text: str):
 
 def test_the_command_line_shows_just_under_a_second_in_plain_digits():
     assert milliseconds(999_600) == "1,000ms"
+
+
+# --- pauses -----------------------------------------------------------------------------------------------------------
+
+
+NOON = 1_800_014_400_000_000  # 2027-01-15 12:00 UTC
+
+
+@pytest.mark.parametrize(
+    ("queue", "told"),
+    [
+        (QueueInfo("mail", paused_at=NOON), ""),
+        (QueueInfo("mail", paused_at=NOON, paused_by="ana"), " by ana"),
+        (QueueInfo("mail", {}, NOON, "ana", "no server", NOON + 2 * HOUR), " by ana until 14:00 UTC: no server"),
+        (QueueInfo("mail", paused_at=NOON, paused_until=NOON + DAY), " until 2027-01-16 12:00 UTC"),
+    ],
+)
+def test_a_pause_tells_by_whom_until_when_and_why(queue: QueueInfo, told: str):
+    assert pause_text(queue, NOON) == told

@@ -8,7 +8,6 @@ import pytest
 
 from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND
 from packhorse.core.event import Subject
-from packhorse.core.failure import Failure
 from packhorse.core.job import (
     ABORTED,
     COMPLETED,
@@ -23,8 +22,9 @@ from packhorse.core.job import (
     Reason,
     State,
 )
+from packhorse.core.outcome import Failure
 from packhorse.monitor.text import span_text
-from packhorse.monitor.why import Seen, explain
+from packhorse.monitor.why import Surroundings, explain
 from packhorse.storage.records import QueueInfo, Tally, TaskInfo, WorkerInfo
 
 NOW = 1_800_000_000 * SECOND  # 2027-01-15 08:00:00 UTC
@@ -45,10 +45,10 @@ def held(task: str = "send", **numbers: int) -> list[Tally]:
     return [Tally(queue, task, State.RUNNING, number) for queue, number in numbers.items()]
 
 
-def seen(**fields: Any) -> Seen:
+def seen(**fields: Any) -> Surroundings:
     """All is well: a worker serves the queue and knows the task."""
     base = {"queue": QueueInfo("mail"), "task": TaskInfo("send", "mail", announced_at=1), "workers": [a_worker()]}
-    return Seen(**{"now": NOW, "ahead": 0} | base | fields)
+    return Surroundings(**{"now": NOW, "ahead": 0} | base | fields)
 
 
 def test_a_scheduled_job_is_delayed():
@@ -412,7 +412,7 @@ def test_one_that_shall_run_again_says_so_as_long_as_its_last_worker_is_there(st
 
 @pytest.mark.parametrize("state", State)
 def test_no_state_is_without_a_sentence(state: State):
-    assert explain(a_job(state), Seen(NOW)).isprintable()
+    assert explain(a_job(state), Surroundings(NOW)).isprintable()
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,8 @@ from msgspec.structs import replace
 
 from packhorse.conformance.builders import FAILURE, LEASE
 from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND
-from packhorse.core.failure import Failure
 from packhorse.core.job import Reason, Token, UniqueLock
-from packhorse.core.outcome import Completed, Failed, Halted, Outcome, Overrun, Released, Snoozed, Stopped
+from packhorse.core.outcome import Completed, Failed, Failure, Halted, Outcome, Overrun, Released, Snoozed, Stopped
 from packhorse.storage.records import Retention
 
 QUEUES = ("mail", "pics", "sums")

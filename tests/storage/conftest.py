@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.core.clock import TurnedClock
+from packhorse.core.clock import ManualClock
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
 from packhorse.storage.mysql import starts
@@ -86,8 +86,8 @@ def exact_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def clock() -> TurnedClock:
-    return TurnedClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture(params=chosen_storages())
@@ -98,14 +98,14 @@ def address(request: pytest.FixtureRequest, swift_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def storage(address: str, clock: TurnedClock) -> Iterator[Storage]:
+def storage(address: str, clock: ManualClock) -> Iterator[Storage]:
     storage = open_storage(address, now=clock)
     yield storage
     storage.close()
 
 
 @pytest.fixture
-def neighbour(storage: Storage, address: str, clock: TurnedClock) -> Iterator[Storage]:
+def neighbour(storage: Storage, address: str, clock: ManualClock) -> Iterator[Storage]:
     """The same jobs as another process sees them; memory has no other process, so there it is the storage itself."""
     if address.startswith("memory:"):
         yield storage

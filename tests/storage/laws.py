@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from packhorse.core.event import Event, Kind
-from packhorse.core.failure import Failure
 from packhorse.core.job import FINAL, HELD, QUEUED, RANK_HALTED, RETRYING, RUNNING, SCHEDULED, UNFINISHED, Job, rank_of
-from packhorse.core.replay import Object, replay, unknown_in
+from packhorse.core.outcome import Failure
 from packhorse.core.transitions import CHOSEN
+from packhorse.monitor.replay import Object, replay, unknown_in
 from packhorse.storage.records import Tally
 
 # What ends a holding, once for each time that a job was reserved. `aborted` and `readded` do so when they name the

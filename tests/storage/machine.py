@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from msgspec.structs import replace
 
 from packhorse.conformance.builders import LEASE, find_all, ids
-from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND, TurnedClock
+from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND, ManualClock
 from packhorse.core.event import Event, Kind, Subject
 from packhorse.core.job import (
     DEAD,
@@ -134,7 +134,7 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.clock = TurnedClock()
+        self.clock = ManualClock()
         self.directory = new_directory("model")
         self.url = ADDRESSES[self.storage_name](self.directory) + _HASTE.get(self.storage_name, "")
         self.model = Memory(self.clock)

@@ -12,15 +12,15 @@ import pytest
 
 from packhorse.conformance.builders import add, find_all, in_state, join, stored
 from packhorse.conformance.estate import everything, furnish
-from packhorse.core.clock import SECOND, TurnedClock
+from packhorse.core.clock import SECOND, ManualClock
 from packhorse.core.job import COMPLETED, HELD, QUEUED, RETRYING, RUNNING, SCHEDULED, Job, State
 from packhorse.core.outcome import Completed, Verdict
-from packhorse.monitor import job_text
+from packhorse.monitor import text
 from packhorse.monitor.serializers import event_fields, job_fields, log_fields, schedule_fields, worker_fields
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
+from packhorse.storage.copy_store import End, copy_storage
 from packhorse.storage.records import ClientInfo, EventFilter, LogLine, NewJob, Rescued, Retention, TaskInfo, WorkerInfo
-from packhorse.storage.transfer import End, copy_storage
 
 GARBAGE_TEXTS = ["garbage{", "", '"\\ud800', "[" * 300, '{"n":1e999}', "7", "[1]", '{"type":7}']
 GARBAGE_NUMBERS = [-1, -(2**62), 2**62]
@@ -28,7 +28,7 @@ GARBAGE_HEADS = [b"", b"q", b"x", b"\xff" * 40, b"q" * 200, b"q" + b"\0" * 400, 
 GARBAGE_BODIES = [b"", b"\xc1", b"garbage", b"\x90", b"\xff" * 30]
 
 
-IN_WORDS = (job_text.call_text, job_text.python_text, job_text.state_text, job_text.remark, job_text.error_line)
+IN_WORDS = (text.call_text, text.python_text, text.state_text, text.note_text, text.error_line)
 
 
 class Vandal:
@@ -279,7 +279,7 @@ TABLES = {
 HASHES = ["workers", "reports", "clients", "schedules", "tasks", "queues"]
 
 
-def furnish_for_vandals(storage: Storage, clock: TurnedClock) -> None:
+def furnish_for_vandals(storage: Storage, clock: ManualClock) -> None:
     furnish(storage, clock)
     join(storage)
     join(storage, "bob")
@@ -316,7 +316,7 @@ def hashes_garbled(vandal: Vandal) -> int:
 
 
 def test_no_garbled_record_of_any_other_kind_ends_anything(
-    storage: Storage, vandal: Vandal, clock: TurnedClock
+    storage: Storage, vandal: Vandal, clock: ManualClock
 ) -> None:
     furnish_for_vandals(storage, clock)
     job = in_state(storage, COMPLETED)

@@ -18,9 +18,8 @@ from packhorse.conformance.builders import FAILURE, add, join, new_job, run, sto
 from packhorse.conformance.estate import everything
 from packhorse.core.clock import END, LATEST, LONGEST, SECOND
 from packhorse.core.errors import BadValue, PackhorseError
-from packhorse.core.event import Kind, Subject, kind_of
+from packhorse.core.event import ForemanAction, ForemanOrder, Kind, Subject, kind_of
 from packhorse.core.job import NewJob, Reason, Token
-from packhorse.core.order import Do, Order
 from packhorse.core.outcome import Completed, Failed, Halted, Released, Snoozed, Stopped
 from packhorse.monitor.serializers import event_fields, job_fields, schedule_fields, worker_fields
 from packhorse.storage.checks import WRITES, _new_jobs, _Wrong
@@ -94,7 +93,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "beat": {"reports": {"ann": {"done": 3}}},
     "leave": {"owner": "nobody", "why": "stopped", "ran": ["none"]},
     "record_stat": {"owner": "ann", "report": {"done": 3}},
-    "order": {"owner": "ann", "order": Order(Do.SCALE, "bob", 1, 2, 3), "by": "ann"},
+    "order": {"owner": "ann", "order": ForemanOrder(ForemanAction.SCALE, "bob", 1, 2, 3), "by": "ann"},
     "join_client": {"client": ClientInfo("carl", "the shop", {"pid": 7})},
     "leave_client": {"client_id": "none"},
     "subscribe": {"client_id": "none", "job_ids": ["none"]},

@@ -20,7 +20,7 @@ from packhorse.core import transitions
 from packhorse.core.clock import DAY, SECOND
 from packhorse.core.job import Job
 from packhorse.core.outcome import Failed
-from packhorse.core.transitions import Changed
+from packhorse.core.transitions import Transition
 from packhorse.storage.sql import finishing, in_and_out, keeper, steering, upkeep
 from packhorse.storage.sql.keeper import Keeper
 from packhorse.storage.sql.working import Hand
@@ -74,9 +74,9 @@ def in_sql(monkeypatch: pytest.MonkeyPatch, statement: str, piece: str, bug: str
 
 
 def in_changes(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, bug: Callable[..., Any]) -> None:
-    """What one module of the SQLite storage takes from `changes.py`; the model keeps the right one."""
+    """What one module of the SQLite storage takes from `transitions.py`; the model keeps the right one."""
     assert hasattr(transitions, name)
-    monkeypatch.setattr(module, "changes", SimpleNamespace(**{**vars(transitions), name: bug}))
+    monkeypatch.setattr(module, "transitions", SimpleNamespace(**{**vars(transitions), name: bug}))
 
 
 # --- handing jobs over ----------------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ def the_fence_does_not_rise_when_a_job_is_reserved(monkeypatch: pytest.MonkeyPat
 
 @mutant()
 def the_fence_does_not_rise_when_a_job_is_rescued(monkeypatch: pytest.MonkeyPatch) -> None:
-    def rescued(job: Job, *args: Any, **options: Any) -> Changed:
+    def rescued(job: Job, *args: Any, **options: Any) -> Transition:
         change = transitions.rescued(job, *args, **options)
         return change._replace(job=replace(change.job, fence=job.fence))
 
@@ -143,7 +143,7 @@ def a_paused_queue_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant(ADD, RESERVE, ABORT, FAIL)
 def an_abort_is_lost_when_the_attempt_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    def settled(job: Job, *args: Any, **options: Any) -> Changed:
+    def settled(job: Job, *args: Any, **options: Any) -> Transition:
         return transitions.settled(replace(job, abort_at=None, abort_reason=None), *args, **options)
 
     in_changes(monkeypatch, finishing, "settled", settled)
@@ -206,7 +206,7 @@ def failures_are_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant(ADD, RESERVE, FAIL, does("steer", how="retry", picks=[0]))
 def a_retried_job_keeps_its_failures(monkeypatch: pytest.MonkeyPatch) -> None:
-    def retried(job: Job, *args: Any, **options: Any) -> Changed:
+    def retried(job: Job, *args: Any, **options: Any) -> Transition:
         change = transitions.retried(job, *args, **options)
         return change._replace(job=replace(change.job, failures=job.failures))
 
@@ -249,7 +249,7 @@ def a_repeated_id_is_added_again_to_the_charts(monkeypatch: pytest.MonkeyPatch) 
 def a_promoted_job_stays_due(monkeypatch: pytest.MonkeyPatch) -> None:
     promoted = transitions.promoted
 
-    def bug(job: Job, now: int) -> Changed:
+    def bug(job: Job, now: int) -> Transition:
         change = promoted(job, now)
         return change._replace(job=replace(change.job, due_at=job.due_at))
 
@@ -268,7 +268,7 @@ def a_released_job_has_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
 def a_failed_job_is_told_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     settled = transitions.settled
 
-    def bug(*args: Any, **options: Any) -> Changed:
+    def bug(*args: Any, **options: Any) -> Transition:
         change = settled(*args, **options)
         return change._replace(events=change.events + change.events[-1:])
 

@@ -10,15 +10,15 @@ import pytest
 from msgspec.structs import replace
 
 from packhorse.conformance.builders import FAILURE, add, finish, run, stored
-from packhorse.core.clock import HOUR, MINUTE, SECOND, TurnedClock
+from packhorse.core.clock import HOUR, MINUTE, SECOND, ManualClock
 from packhorse.core.event import Event, Kind, Subject, kind_of
 from packhorse.core.job import COMPLETED, Job
 from packhorse.core.outcome import Failed
-from packhorse.core.transitions import Changed
-from packhorse.storage.moving import Section
+from packhorse.core.transitions import Transition
 from packhorse.storage.records import Count, EventFilter, Filter
 from packhorse.storage.redis import Redis
 from packhorse.storage.redis.queues import PAUSED
+from packhorse.storage.transfer import Section
 from tests.storage.conftest import chosen_storages
 
 SHARED = [name for name in chosen_storages() if name != "memory"]  # there is but one program in a process
@@ -42,7 +42,7 @@ def put_pause(storage: Any, queue: str, at: int | None) -> None:
     storage._write("pause", lambda tx: tx.execute(dialect.say(sql), (at, why, queue)))
 
 
-def test_the_end_of_a_pause_goes_with_it_also_if_another_version_has_resumed(storage: Any, clock: TurnedClock) -> None:
+def test_the_end_of_a_pause_goes_with_it_also_if_another_version_has_resumed(storage: Any, clock: ManualClock) -> None:
     storage.pause("mail", duration=MINUTE)
     put_pause(storage, "mail", None)
     clock.turn("2m")
@@ -53,7 +53,7 @@ def test_the_end_of_a_pause_goes_with_it_also_if_another_version_has_resumed(sto
     assert not storage.resume("mail", over=True)
 
 
-def test_the_pause_of_another_version_has_not_the_end_of_an_earlier_one(storage: Any, clock: TurnedClock) -> None:
+def test_the_pause_of_another_version_has_not_the_end_of_an_earlier_one(storage: Any, clock: ManualClock) -> None:
     storage.pause("mail", duration=HOUR)
     clock.turn("1m")
     put_pause(storage, "mail", None)
@@ -68,7 +68,7 @@ def test_the_pause_of_another_version_has_not_the_end_of_an_earlier_one(storage:
     assert storage.resume("mail")
 
 
-def test_a_pause_after_those_of_another_version_has_its_own_end(storage: Any, clock: TurnedClock) -> None:
+def test_a_pause_after_those_of_another_version_has_its_own_end(storage: Any, clock: ManualClock) -> None:
     storage.pause("mail", duration=HOUR)
     put_pause(storage, "mail", None)
     clock.turn("1m")
@@ -96,7 +96,7 @@ def test_an_event_of_a_kind_that_only_newer_programs_know_is_told_as_it_is(stora
 
 
 def test_an_attempt_that_another_version_ended_has_not_the_measure_of_one_before(
-    storage: Any, clock: TurnedClock
+    storage: Any, clock: ManualClock
 ) -> None:
     job = finish(storage, Failed(run(storage, add(storage)).token, FAILURE, retry_in=0, ran=SECOND))
     clock.turn("1m")
@@ -115,9 +115,9 @@ def end_as_before(storage: Any, job: Job, now: int) -> None:
     ended = replace(job, state=COMPLETED, owner=None, last_owner=job.owner, finished_at=now, updated_at=now)
     assert ended.ran_until is not None
     if isinstance(storage, Redis):
-        storage._change("finish", lambda tx: tx.jobs([job.id]) and tx.keep(job, Changed(ended, [])))
+        storage._change("finish", lambda tx: tx.jobs([job.id]) and tx.keep(job, Transition(ended, [])))
         return
-    storage._write("finish", lambda tx: storage._keep(tx, job, Changed(ended, [])))
+    storage._write("finish", lambda tx: storage._keep(tx, job, Transition(ended, [])))
 
 
 def test_a_failure_that_another_version_counts_leaves_versions_and_silence_as_they_are(storage: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from packhorse.conformance.builders import add, new_job, new_jobs
-from packhorse.core.clock import HOUR, TurnedClock
+from packhorse.core.clock import HOUR, ManualClock
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import look_into
 
@@ -11,7 +11,7 @@ LINES = 101
 
 
 def test_the_more_lines_begin_with_a_job_that_came_late_the_less_is_seen_of_each(
-    storage: Storage, clock: TurnedClock
+    storage: Storage, clock: ManualClock
 ) -> None:
     """So that thousands of queues cost about as much as ever."""
     assert [look_into(LINES), look_into(LINES - 1)] == [99, 100]
@@ -33,7 +33,7 @@ def test_the_more_lines_begin_with_a_job_that_came_late_the_less_is_seen_of_each
     assert oldest() == hundredth.queued_at
 
 
-def test_of_more_than_a_thousand_such_lines_the_first_jobs_are_looked_at(storage: Storage, clock: TurnedClock) -> None:
+def test_of_more_than_a_thousand_such_lines_the_first_jobs_are_looked_at(storage: Storage, clock: ManualClock) -> None:
     late = [new_job(queue=f"line-{number:04}", delay=HOUR) for number in range(1_001)]
     storage.enqueue(late)
     old = add(storage, queue=late[0].queue)

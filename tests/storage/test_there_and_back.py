@@ -12,17 +12,17 @@ import pytest
 
 from packhorse.cli.fakedata import Shop
 from packhorse.conformance.estate import as_left, assert_same, everything, furnish
-from packhorse.core.clock import MINUTE, SECOND, TurnedClock
+from packhorse.core.clock import MINUTE, SECOND, ManualClock
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
-from packhorse.storage.transfer import End, copy_storage
+from packhorse.storage.copy_store import End, copy_storage
 from tests.storage.conftest import ADDRESSES, chosen_storages, give_back
 
 pytestmark = pytest.mark.usefixtures("exact_lines")
 
 
 @contextmanager
-def fresh(kind: str, directory: Path, clock: TurnedClock) -> Iterator[Storage]:
+def fresh(kind: str, directory: Path, clock: ManualClock) -> Iterator[Storage]:
     directory.mkdir()
     url = ADDRESSES[kind](directory)
     storage = open_storage(url, now=clock)
@@ -33,7 +33,7 @@ def fresh(kind: str, directory: Path, clock: TurnedClock) -> Iterator[Storage]:
         give_back(url)
 
 
-def keep_shop(storage: Storage, clock: TurnedClock) -> None:
+def keep_shop(storage: Storage, clock: ManualClock) -> None:
     """Two minutes of the shop that `packhorse fakedata` plays."""
     shop = Shop(storage, clock, Random(5))
     shop.open()
@@ -44,7 +44,7 @@ def keep_shop(storage: Storage, clock: TurnedClock) -> None:
 
 @pytest.mark.parametrize(("kind", "other"), list(combinations_with_replacement(chosen_storages(), 2)))
 def test_a_storage_copied_there_and_back_is_as_it_was(
-    kind: str, other: str, clock: TurnedClock, swift_path: Path
+    kind: str, other: str, clock: ManualClock, swift_path: Path
 ) -> None:
     with (
         fresh(kind, swift_path / "here", clock) as here,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from packhorse.conformance.builders import add, find_all, finish, ids, join, new_job, new_jobs, run
-from packhorse.core.clock import HOUR, TurnedClock
+from packhorse.core.clock import HOUR, ManualClock
 from packhorse.core.job import COMPLETED, DEAD
 from packhorse.core.outcome import Completed
 from packhorse.storage.contract import Storage
@@ -27,7 +27,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_lists, "_AT_ONCE", 100)
 
 
-def test_a_look_for_young_jobs_ends_where_all_are_older(storage: Storage, clock: TurnedClock):
+def test_a_look_for_young_jobs_ends_where_all_are_older(storage: Storage, clock: ManualClock):
     storage.enqueue(new_jobs(250, queue="old"))
     storage.finish([Completed(job.token) for job in storage.reserve(join(storage), {"old": 1}, 250)])
     clock.turn("3h")
@@ -46,7 +46,7 @@ def test_a_look_for_young_jobs_ends_where_all_are_older(storage: Storage, clock:
     assert storage.count(Filter(created_from=storage.now() - HOUR, queue="old")).number == 1
 
 
-def test_a_look_for_old_jobs_begins_where_the_others_are_too_young(storage: Storage, clock: TurnedClock):
+def test_a_look_for_old_jobs_begins_where_the_others_are_too_young(storage: Storage, clock: ManualClock):
     old = [add(storage, queue="old"), add(storage, queue="young")]
     clock.turn("3h")
     storage.enqueue(new_jobs(490, queue="young"))
@@ -112,7 +112,7 @@ def test_jobs_of_a_task_in_several_queues_come_in_the_order_of_the_list(storage:
 
 
 def test_jobs_that_were_moved_are_found_with_those_of_their_task_in_the_same_queue(
-    storage: Storage, clock: TurnedClock, monkeypatch: pytest.MonkeyPatch
+    storage: Storage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(lists, "_FEW_JOBS", 10)
     monkeypatch.setattr(lists, "AT_MOST", 200)

@@ -10,7 +10,7 @@ from typing import Any
 
 from packhorse.cli import moving
 from packhorse.cli.main import main
-from packhorse.storage.transfer import Progress, copy_storage
+from packhorse.storage.copy_store import Progress, copy_storage
 
 
 def braked_after(rows: int) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from packhorse import Packhorse, current_job
-from packhorse.core.answer import Snooze
+from packhorse.core.outcome import Snooze
 from tests.system.ledger import is_first_run, noted
 
 MIB = 1 << 20

@@ -15,7 +15,7 @@ import psycopg
 import pymysql
 import pytest
 
-from packhorse.core.clock import TurnedClock
+from packhorse.core.clock import ManualClock
 from packhorse.core.errors import StorageUnavailable
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.mysql import database as mysql_database
@@ -122,7 +122,7 @@ def tables_of(storage: Any, kind: str) -> Iterator[Tables]:
 
 @pytest.fixture(params=[name for name in chosen_storages() if name in _WRITTEN])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Storage, Tables]]:
-    url, clock = ADDRESSES[request.param](tmp_path), TurnedClock()
+    url, clock = ADDRESSES[request.param](tmp_path), ManualClock()
     storage = open_storage(url, now=clock)
     fill(storage, clock)
     with tables_of(storage, request.param) as tables:

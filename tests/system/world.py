@@ -11,14 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND, TurnedClock
-from packhorse.core.event import Kind
-from packhorse.core.failure import Failure
+from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND, ManualClock
+from packhorse.core.event import ForemanAction, ForemanOrder, Kind
 from packhorse.core.job import NewJob, Token, UniqueLock
-from packhorse.core.order import Do, Order
-from packhorse.core.outcome import Completed, Failed, Snoozed, Stopped
+from packhorse.core.outcome import Completed, Failed, Failure, Snoozed, Stopped
 from packhorse.storage.contract import Storage
-from packhorse.storage.moving import Move, Section, Stage
 from packhorse.storage.records import (
     CheckIn,
     ClientInfo,
@@ -32,6 +29,7 @@ from packhorse.storage.records import (
 from packhorse.storage.sqlite import SQLite
 from packhorse.storage.sqlite.database import Options
 from packhorse.storage.sqlite.schema import MIGRATIONS, SCHEMA, Migration, prepare
+from packhorse.storage.transfer import Move, Section, Stage
 from tests.unchecked import unchecked
 
 BEGINNING = 1_800_000_000 * SECOND
@@ -53,18 +51,18 @@ QUEUES = {"mail": 1, "print": 2, "waiting": 1}
 
 def open_world(path: Path) -> SQLite:
     """The world as it is now."""
-    return SQLite(path, now=TurnedClock(NOW), options=Options(synchronous="off"))  # killing needs no flushing
+    return SQLite(path, now=ManualClock(NOW), options=Options(synchronous="off"))  # killing needs no flushing
 
 
 def build(path: Path) -> None:
     """Make the world in a file."""
-    clock = TurnedClock(BEGINNING)
+    clock = ManualClock(BEGINNING)
     storage = SQLite(path, now=clock, options=Options(synchronous="off"))
     fill(storage, clock)
     storage.close()
 
 
-def fill(storage: Storage, clock: TurnedClock) -> None:
+def fill(storage: Storage, clock: ManualClock) -> None:
     """Make the world: what happened forty days ago, and what is going on now."""
     clock.set(BEGINNING)
     _build_the_past(storage)
@@ -276,7 +274,7 @@ OPERATIONS = [
     _operation("join", lambda s: s.join(WorkerInfo(id="cid", host="new")), repeats=False),
     _operation("beat", lambda s: s.beat({"ann": {"running": 6}, "bob": {}, "nobody": {}})),
     _operation("leave", lambda s: s.leave("ann")),
-    _operation("order", lambda s: s.order("ann", Order(Do.STOP), by="eve"), repeats=False),
+    _operation("order", lambda s: s.order("ann", ForemanOrder(ForemanAction.STOP), by="eve"), repeats=False),
     _operation("record_stat", lambda s: s.record_stat("ann", {"completed": 2}), repeats=False),
     _operation("join_client", lambda s: s.join_client(ClientInfo(id="new-client", name="shop"))),
     _operation("leave_client", lambda s: s.leave_client("client")),

@@ -11,10 +11,9 @@ import pytest
 from playwright import sync_api as playwright
 
 from packhorse import Packhorse
-from packhorse.core.failure import Failure
 from packhorse.core.ids import new_id
 from packhorse.core.job import State
-from packhorse.core.outcome import Completed, Failed
+from packhorse.core.outcome import Completed, Failed, Failure
 from packhorse.storage.records import EventFilter, Filter, LogLine, WorkerInfo
 from packhorse.web.application import Application
 from packhorse.web.pages.serving import LIVE

@@ -7,7 +7,7 @@ import re
 import pytest
 from starlette.testclient import TestClient
 
-from packhorse.monitor import filter_words
+from packhorse.monitor import filters
 from packhorse.web import reader
 from tests.cli.yard import Yard
 from tests.web.conftest import MAIL_SECRET, bearer
@@ -23,7 +23,7 @@ def many(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
         yard.add(args={"user_id": 42, "number": number})
     yard.add(args={"user_id": 7})
     monkeypatch.setattr(reader, "_COUNTING_ON", -1.0)
-    monkeypatch.setattr(filter_words, "_FIRST_PAGE", 2)
+    monkeypatch.setattr(filters, "_FIRST_PAGE", 2)
 
 
 @pytest.mark.usefixtures("many")

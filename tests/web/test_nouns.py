@@ -12,11 +12,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from packhorse import Packhorse
-from packhorse.core.event import Kind, Subject
+from packhorse.core.event import ForemanAction, ForemanOrder, Kind, Subject
 from packhorse.core.job import State
-from packhorse.core.order import Do, Order
+from packhorse.core.metrics import STEPS
 from packhorse.core.outcome import Completed
-from packhorse.core.series import STEPS
 from packhorse.storage.records import ClientInfo, EventFilter, WorkerInfo
 from packhorse.web import looking_back
 from packhorse.web.api import ENDPOINTS
@@ -242,7 +241,7 @@ def test_the_audit_tells_who_did_what(web: TestClient, yard: Yard):
     web.post(f"{API}/queues/mail/pause", json={"why": "tired"})
     (group,) = yard.storage.failures()
     web.post(f"{API}/failures/{group.cause}/silence", json={"duration": "3d"})
-    yard.storage.order(FOREMAN, Order(Do.QUIET), by="ann")
+    yard.storage.order(FOREMAN, ForemanOrder(ForemanAction.QUIET), by="ann")
 
     deeds = web.get(f"{API}/audit").json()
 

@@ -12,10 +12,9 @@ from starlette.testclient import TestClient
 from packhorse import Packhorse
 from packhorse.core.clock import DAY, SECOND, to_datetime
 from packhorse.core.event import Kind
-from packhorse.core.failure import Failure
 from packhorse.core.ids import new_id
 from packhorse.core.job import NewJob, Reason, State
-from packhorse.core.outcome import Failed
+from packhorse.core.outcome import Failed, Failure
 from packhorse.core.settings import mask_url
 from packhorse.storage.records import EventFilter, Filter, Health, LogLine, Retention
 from packhorse.web.application import Application

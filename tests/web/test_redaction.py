@@ -12,10 +12,9 @@ from starlette.testclient import TestClient
 from packhorse import Packhorse
 from packhorse.client.announcements import announcements
 from packhorse.core.clock import SECOND
-from packhorse.core.failure import Failure
 from packhorse.core.ids import new_id
 from packhorse.core.job import Job, NewJob, UniqueLock
-from packhorse.core.outcome import Completed, Failed
+from packhorse.core.outcome import Completed, Failed, Failure
 from packhorse.storage.records import ScheduleInfo
 from packhorse.web.api import ENDPOINTS
 from packhorse.web.application import make_application

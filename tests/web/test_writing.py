@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from packhorse.monitor.operation_times import told
+from packhorse.monitor.stats import operations_report
 from packhorse.storage.records import OperationSums, WorkerInfo
 from packhorse.web.writing import Writing
 
 
 def a_worker(name: str, calls: int, run: int, operation: str = "finish") -> WorkerInfo:
-    return WorkerInfo(name, report={"storage": told([OperationSums(operation, calls, 0, 0, run, run, run)])})
+    return WorkerInfo(
+        name, report={"storage": operations_report([OperationSums(operation, calls, 0, 0, run, run, run)])}
+    )
 
 
 def shown(writing: Writing) -> list[tuple[int, float, float]]:

@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from packhorse.core.answer import Abort, Retry, Snooze
 from packhorse.core.clock import MINUTE, SECOND
 from packhorse.core.context import CURRENT, current_job
 from packhorse.core.errors import BadValue, PackhorseError
 from packhorse.core.job import Job, Reason
-from packhorse.core.outcome import Completed, Failed, Outcome, Snoozed, Stopped
+from packhorse.core.outcome import Abort, Completed, Failed, Outcome, Retry, Snooze, Snoozed, Stopped
 from packhorse.worker import attempt
 from tests.worker.making import RESULT_LIMIT, RememberingLine, a_job, chain_of, task_of
 

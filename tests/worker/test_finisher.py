@@ -9,9 +9,8 @@ from unittest.mock import ANY
 import pytest
 
 from packhorse.core.clock import SECOND
-from packhorse.core.failure import Failure
 from packhorse.core.job import Reason
-from packhorse.core.outcome import Completed, Failed, Halted, Outcome, Snoozed, Stopped
+from packhorse.core.outcome import Completed, Failed, Failure, Halted, Outcome, Snoozed, Stopped
 from packhorse.storage.records import LogKind
 from packhorse.worker.finisher import LONG_RUN, LONGEST_WAIT, MOST_KEPT, Finisher
 from packhorse.worker.held_job import HeldJob, WorkerStop

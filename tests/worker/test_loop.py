@@ -16,12 +16,10 @@ from typing import Any
 import pytest
 
 from packhorse.client.job import JobHandle
-from packhorse.core.answer import Retry
 from packhorse.core.clock import HOUR
 from packhorse.core.context import JobContext, current_job
 from packhorse.core.errors import BadValue, StorageUnavailable
 from packhorse.core.event import Kind
-from packhorse.core.failure import Failure
 from packhorse.core.job import (
     ABORTED,
     COMPLETED,
@@ -35,7 +33,7 @@ from packhorse.core.job import (
     Reason,
     Token,
 )
-from packhorse.core.outcome import Completed, Outcome
+from packhorse.core.outcome import Completed, Failure, Outcome, Retry
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import CheckIn, LogKind, LogLine, WorkerInfo
 from packhorse.worker import admission, durations, lock, outage

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from packhorse.core.answer import Abort, Retry, Snooze
 from packhorse.core.context import CURRENT, JobContext, current_job
 from packhorse.core.errors import PackhorseError
 from packhorse.core.job import QUEUED, Job
+from packhorse.core.outcome import Abort, Retry, Snooze
 from packhorse.core.task import RegisteredTask, Registry
 from packhorse.worker.middleware import Chain, compose, is_async
 from tests.children import PATIENCE

@@ -8,9 +8,8 @@ import pytest
 
 from packhorse.core.clock import SECOND
 from packhorse.core.errors import BadValue
-from packhorse.core.failure import Failure
 from packhorse.core.job import Reason, Token
-from packhorse.core.outcome import Completed, Failed, Halted, Outcome, Released, Snoozed, Stopped
+from packhorse.core.outcome import Completed, Failed, Failure, Halted, Outcome, Released, Snoozed, Stopped
 from packhorse.worker.held_job import HeldJob, WorkerStop
 from packhorse.worker.outcomes import of_given_up, of_refused, of_told, overrun, time_left
 from tests.worker.making import a_held_job, a_job, task_of

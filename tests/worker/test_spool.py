@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from packhorse.conformance.builders import FAILURE, in_state, stored
-from packhorse.core.clock import SECOND, TurnedClock
+from packhorse.core.clock import SECOND, ManualClock
 from packhorse.core.errors import (
     BadValue,
     NotAllowed,
@@ -32,12 +32,12 @@ from tests.children import PATIENCE, Parent, forked, until
 
 
 @pytest.fixture
-def clock() -> TurnedClock:
-    return TurnedClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def storage(clock: TurnedClock) -> Memory:
+def storage(clock: ManualClock) -> Memory:
     return Memory(clock)
 
 
@@ -55,7 +55,7 @@ def keep(spool: Spool, owner: str, *outcomes: Outcome) -> Path:
     return path
 
 
-def test_what_was_kept_is_delivered_once(storage: Memory, spool: Spool, clock: TurnedClock):
+def test_what_was_kept_is_delivered_once(storage: Memory, spool: Spool, clock: ManualClock):
     done, failed = in_state(storage, RUNNING), in_state(storage, RUNNING, owner="bob")
     keep(spool, "ann", Completed(done.token, '"sent"', ran=3 * SECOND))
     path = keep(spool, "bob", Failed(failed.token, FAILURE, retry_in=SECOND))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from packhorse.core.clock import SECOND
-from packhorse.core.failure import Failure
 from packhorse.core.job import Reason
-from packhorse.core.outcome import Failed, Outcome, Stopped
+from packhorse.core.outcome import Failed, Failure, Outcome, Stopped
 from packhorse.worker.config import WorkerLimits
 from packhorse.worker.held_job import HeldJob
 from packhorse.worker.timeouts import Timeouts

@@ -25,7 +25,7 @@ from packhorse.core.retry import Backoff
 from packhorse.core.settings import Settings
 from packhorse.foreman.chores.chore import EndWorker, SteadyTime, StuckJobs
 from packhorse.foreman.chores.tell_results import is_foreign
-from packhorse.monitor.presence import is_alive
+from packhorse.monitor.liveness import is_alive
 from packhorse.storage import BATCH, Storage
 from packhorse.storage.records import Filter, Outlook, WorkerInfo
 

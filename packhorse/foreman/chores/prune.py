@@ -11,7 +11,7 @@ from time import monotonic
 from packhorse.core.clock import MINUTE, SECOND
 from packhorse.core.settings import Settings
 from packhorse.foreman.chores.chore import SteadyTime
-from packhorse.monitor.retention import retention
+from packhorse.monitor.actions import retention
 from packhorse.storage import Storage
 
 _LONGEST = 0.25

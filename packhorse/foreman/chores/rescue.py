@@ -16,7 +16,7 @@ from packhorse.core.clock import SECOND
 from packhorse.core.event import Subject
 from packhorse.core.settings import Settings
 from packhorse.foreman.chores.chore import SteadyTime
-from packhorse.monitor.presence import is_alive
+from packhorse.monitor.liveness import is_alive
 from packhorse.storage import Storage
 from packhorse.storage.records import Outlook
 

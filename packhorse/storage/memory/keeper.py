@@ -12,14 +12,13 @@ from msgspec.structs import replace
 
 from packhorse.core import clock, transitions
 from packhorse.core.event import Event, Kind, Subject
-from packhorse.core.failure import Failure
-from packhorse.core.fair_share import Turns
+from packhorse.core.fair_share import FairShare
 from packhorse.core.job import QUEUED, Job, UniqueLock
-from packhorse.core.series import CAUSE_MINUTES, CAUSED, MINUTES, Measures, has_failed, measure, measure_deleted
-from packhorse.core.transitions import Changed
+from packhorse.core.metrics import CAUSE_MINUTES, CAUSED, MINUTES, Measures, has_failed, measure, measure_deleted
+from packhorse.core.outcome import Failure
+from packhorse.core.transitions import Transition
 from packhorse.storage.beds import Beds
 from packhorse.storage.contract import Storage
-from packhorse.storage.moving import Move, may_go_on, quiet_answer
 from packhorse.storage.records import (
     ClientInfo,
     FailureGroup,
@@ -30,6 +29,7 @@ from packhorse.storage.records import (
     Tick,
     WorkerInfo,
 )
+from packhorse.storage.transfer import Move, may_go_on, quiet_answer
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -79,7 +79,7 @@ class Keeper(Storage):
         self._ticks: list[Tick] = []
         self._failures: dict[str, FailureGroup] = {}
         self._measures: dict[tuple[str, int, str, str, str], int] = {}  # level, at, queue, task, counted
-        self._turns = Turns()
+        self._turns = FairShare()
 
     def now(self) -> int:
         return self._now()
@@ -97,7 +97,7 @@ class Keeper(Storage):
             return None
         return job if transitions.holds(job, lock, taken_at, self.now()) else None
 
-    def _keep(self, before: Job | None, change: Changed, ran: int | None = None) -> Job:
+    def _keep(self, before: Job | None, change: Transition, ran: int | None = None) -> Job:
         """Store a changed job with its events and measures; wake somebody when it came into line."""
         job = change.job
         self._jobs[job.id] = job

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from packhorse.core.event import Event, Kind, Subject
-from packhorse.core.series import CAUSED
+from packhorse.core.metrics import CAUSED
 from packhorse.storage.memory.keeper import Keeper, atomic
 from packhorse.storage.records import EventFilter, FailureGroup, LogLine, Point, Span
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from packhorse.core import transitions
 from packhorse.core.event import Kind, Subject
 from packhorse.core.job import Job, Operation, UniqueLock
-from packhorse.core.transitions import Changed
+from packhorse.core.transitions import Transition
 from packhorse.storage.memory.keeper import Keeper, atomic
 from packhorse.storage.records import PAUSE_IS_OVER, QueueInfo, Seen, Steered, left_alone, seen_by_id
 
@@ -42,7 +42,7 @@ class Steering(Keeper):
         seen: Sequence[Seen] = (),
         options: Mapping[str, Any] | None = None,
     ) -> list[Steered]:
-        step: Callable[[Job], Changed] = lambda job: transitions.requeued(job, queue, self.now(), by, options)  # noqa: E731
+        step: Callable[[Job], Transition] = lambda job: transitions.requeued(job, queue, self.now(), by, options)  # noqa: E731
         answers = self._steer(job_ids, seen, Operation.SET_QUEUE, step)
         if any(answer.changed for answer in answers):
             self._queues.setdefault(queue, QueueInfo(queue))
@@ -53,7 +53,7 @@ class Steering(Keeper):
         return self._steer(job_ids, seen, Operation.RETRY, lambda job: transitions.retried(job, self.now(), by))
 
     def _steer(
-        self, job_ids: Sequence[str], seen: Sequence[Seen], operation: Operation, change: Callable[[Job], Changed]
+        self, job_ids: Sequence[str], seen: Sequence[Seen], operation: Operation, change: Callable[[Job], Transition]
     ) -> list[Steered]:
         answers, seen_of = [], seen_by_id(job_ids, seen)
         for job_id in job_ids:

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from packhorse.storage.memory.in_and_out import InAndOut
 from packhorse.storage.memory.keeper import atomic
 from packhorse.storage.memory.lists import Lists
-from packhorse.storage.memory.moving import Moving
 from packhorse.storage.memory.records import Records
 from packhorse.storage.memory.schedules import Schedules
 from packhorse.storage.memory.steering import Steering
+from packhorse.storage.memory.transfer import Transfers
 from packhorse.storage.memory.upkeep import Upkeep
 from packhorse.storage.memory.workers import Workers
 from packhorse.storage.memory.working import Working
-from packhorse.storage.moving import problems
 from packhorse.storage.records import Health
+from packhorse.storage.transfer import problems
 
 
-class Memory(Lists, Working, Steering, Upkeep, Schedules, InAndOut, Workers, Records, Moving):
+class Memory(Lists, Working, Steering, Upkeep, Schedules, InAndOut, Workers, Records, Transfers):
     """Jobs that live in this process alone. See `contract.py` for what each call guarantees."""
 
     def close(self) -> None:

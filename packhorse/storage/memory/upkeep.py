@@ -7,10 +7,10 @@ from collections.abc import Collection, Sequence
 from packhorse.core import transitions
 from packhorse.core.event import Kind, Subject
 from packhorse.core.job import FINAL, HELD, QUEUED, Job
-from packhorse.core.series import CAUSE_DAYS, FOLDS
+from packhorse.core.metrics import CAUSE_DAYS, FOLDS
 from packhorse.storage.memory.keeper import Keeper, atomic
-from packhorse.storage.moving import outlook_of
 from packhorse.storage.records import MOST_MISSED, Outlook, Pruned, Rescued, Retention
+from packhorse.storage.transfer import outlook_of
 
 
 class Upkeep(Keeper):

@@ -10,9 +10,8 @@ from msgspec.structs import replace
 
 from packhorse.core import transitions
 from packhorse.core.errors import ClientNotFound
-from packhorse.core.event import Event, Kind, Subject
+from packhorse.core.event import Event, ForemanOrder, Kind, Subject
 from packhorse.core.job import FINAL, Job
-from packhorse.core.order import Order
 from packhorse.storage.memory.keeper import Keeper, atomic
 from packhorse.storage.records import JOINED_ANEW, USUAL_LEASE, Beat, ClientInfo, Stop, WorkerInfo
 
@@ -62,7 +61,7 @@ class Workers(Keeper):
             self._tell_of(owner, Kind.STAT, self._workers[owner].told(**report))
 
     @atomic
-    def order(self, owner: str, order: Order, *, by: str | None = None) -> bool:
+    def order(self, owner: str, order: ForemanOrder, *, by: str | None = None) -> bool:
         return self._tell_of(owner, Kind.ORDERED, order.facts(by))
 
     def _tell_of(self, owner: str, kind: Kind, facts: Mapping[str, Any]) -> bool:

@@ -14,9 +14,8 @@ import pymysql
 from packhorse.core import transitions
 from packhorse.core.clock import MINUTE, SECOND
 from packhorse.core.job import LOWEST_PRIORITY, QUEUED, NewJob, State, rank_of
-from packhorse.core.series import MINUTES
+from packhorse.core.metrics import MINUTES
 from packhorse.storage.guest import elsewhere
-from packhorse.storage.moving import may_go_on
 from packhorse.storage.mysql.address import Address
 from packhorse.storage.mysql.guest import guest
 from packhorse.storage.mysql.keeper import MySQLKeeper
@@ -28,6 +27,7 @@ from packhorse.storage.mysql.trouble import DUPLICATE, LOST_RACES, NOT_THERE, co
 from packhorse.storage.records import Enqueued, Placement, QueueInfo, look_into
 from packhorse.storage.sql import in_and_out
 from packhorse.storage.sql.rows import Row, to_json
+from packhorse.storage.transfer import may_go_on
 
 _SOON = 2 * SECOND
 _AT_ONCE = 250_000

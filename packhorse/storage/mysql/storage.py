@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 from packhorse.core import clock
 from packhorse.core.errors import StorageNotFound
-from packhorse.core.fair_share import Turns
-from packhorse.storage import moving
+from packhorse.core.fair_share import FairShare
+from packhorse.storage import transfer
 from packhorse.storage.mysql import schema
 from packhorse.storage.mysql.address import Address, parse
 from packhorse.storage.mysql.bell import Bell
@@ -17,11 +17,11 @@ from packhorse.storage.mysql.database import Database
 from packhorse.storage.mysql.in_and_out import InAndOut
 from packhorse.storage.mysql.link import Link
 from packhorse.storage.mysql.lists import Lists
-from packhorse.storage.mysql.moving import Moving
 from packhorse.storage.mysql.records import Records
 from packhorse.storage.mysql.starts import Starts
 from packhorse.storage.mysql.statements import dialect_for, statements_for
 from packhorse.storage.mysql.transaction import Transaction
+from packhorse.storage.mysql.transfer import Transfers
 from packhorse.storage.mysql.upkeep import Upkeep
 from packhorse.storage.mysql.workers import Workers
 from packhorse.storage.mysql.working import Working
@@ -33,7 +33,7 @@ from packhorse.storage.sql.steering import Steering
 _LONG_HISTORY = 1_000_000
 
 
-class MySQL(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Records, Moving):
+class MySQL(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Records, Transfers):
     """Jobs in a MySQL or MariaDB database. Open it with `open_storage("mysql://user@host/database")`.
 
     The clock is the server's.
@@ -44,7 +44,7 @@ class MySQL(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Reco
         self._clock = now
         self._sql = statements_for(address.database)
         self._dialect = dialect_for(address.database)
-        self._turns = Turns()
+        self._turns = FairShare()
         self._known = {}
         self._last_lines = {}
         self._dealt = {}
@@ -145,7 +145,7 @@ class MySQL(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Reco
                 "max_connections": most,
                 "history_length": history,
             },
-            problems=[*moving.problems(self.move()), *_problems(flushes, used, most, history)],
+            problems=[*transfer.problems(self.move()), *_problems(flushes, used, most, history)],
         )
 
 

@@ -7,7 +7,7 @@ import time
 
 from packhorse.core.clock import SECOND
 from packhorse.core.job import Job
-from packhorse.core.series import DAYS, HOURS, MINUTES
+from packhorse.core.metrics import DAYS, HOURS, MINUTES
 from packhorse.storage.mysql.keeper import MySQLKeeper
 from packhorse.storage.records import Retention
 from packhorse.storage.sql import upkeep

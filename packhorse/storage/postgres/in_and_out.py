@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from packhorse.core.errors import StorageError
 from packhorse.core.job import Job, NewJob, State
 from packhorse.storage.guest import elsewhere
-from packhorse.storage.moving import may_go_on
 from packhorse.storage.postgres import packs
 from packhorse.storage.postgres.guest import await_pipeline, guest
 from packhorse.storage.postgres.keeper import PostgresKeeper
@@ -25,6 +24,7 @@ from packhorse.storage.postgres.values import can_be_stored
 from packhorse.storage.records import Enqueued, Placement, QueueInfo
 from packhorse.storage.sql import in_and_out
 from packhorse.storage.sql.rows import to_json
+from packhorse.storage.transfer import may_go_on
 
 # The values of `enqueue_one`, but for the last, the time.
 _values_of_one = attrgetter(

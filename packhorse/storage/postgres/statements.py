@@ -6,7 +6,7 @@ import itertools
 import re
 from functools import lru_cache
 
-from packhorse.core.series import LIMITS, STEPS
+from packhorse.core.metrics import LIMITS, STEPS
 from packhorse.storage.sql.dialect import Dialect
 from packhorse.storage.sql.rows import FIELDS
 from packhorse.storage.statements import load_statements

@@ -14,8 +14,8 @@ from psycopg.pq import Conninfo
 
 from packhorse.core import clock
 from packhorse.core.errors import BadURL, BadValue, StorageNotFound, did_you_mean
-from packhorse.core.fair_share import Turns
-from packhorse.storage import moving
+from packhorse.core.fair_share import FairShare
+from packhorse.storage import transfer
 from packhorse.storage.contract import BATCH
 from packhorse.storage.postgres import schema
 from packhorse.storage.postgres.bell import Bell
@@ -24,10 +24,10 @@ from packhorse.storage.postgres.in_and_out import InAndOut
 from packhorse.storage.postgres.link import Link
 from packhorse.storage.postgres.lists import Lists
 from packhorse.storage.postgres.marks import Marks
-from packhorse.storage.postgres.moving import Moving
 from packhorse.storage.postgres.records import Records
 from packhorse.storage.postgres.statements import dialect_for, statements_for
 from packhorse.storage.postgres.transaction import Transaction
+from packhorse.storage.postgres.transfer import Transfers
 from packhorse.storage.postgres.trouble import not_understood, without_password
 from packhorse.storage.postgres.upkeep import Upkeep
 from packhorse.storage.postgres.workers import Workers
@@ -45,7 +45,7 @@ _LONG_TRANSACTION = 600
 _MANY_DEAD_ROWS = 500_000
 
 
-class Postgres(Working, InAndOut, Workers, Upkeep, Moving, Records, Lists, Steering, Schedules):
+class Postgres(Working, InAndOut, Workers, Upkeep, Transfers, Records, Lists, Steering, Schedules):
     """Jobs in a PostgreSQL database. Open it with `open_storage("postgresql://user@host/database")`.
 
     The clock is the server's.
@@ -64,7 +64,7 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Moving, Records, Lists, Steer
         self._clock = now
         self._sql = statements_for(options.schema)
         self._dialect = dialect_for(options.schema)
-        self._turns = Turns()
+        self._turns = FairShare()
         self._known = {}
         self._last_line = ""
         self._marks = Marks()
@@ -175,7 +175,7 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Moving, Records, Lists, Steer
                 "max_connections": most,
                 "oldest_transaction": oldest,
             },
-            problems=[*moving.problems(self.move()), *_problems(is_safe, used, most, oldest or 0, dead_rows)],
+            problems=[*transfer.problems(self.move()), *_problems(is_safe, used, most, oldest or 0, dead_rows)],
         )
 
 

@@ -12,13 +12,13 @@ from packhorse.core import transitions
 from packhorse.core.errors import ClientNotFound, NotUnique
 from packhorse.core.job import HELD, WAITING, Job, NewJob, rank_of
 from packhorse.storage.contract import BATCH
-from packhorse.storage.moving import may_go_on
 from packhorse.storage.records import Enqueued, Placement
 from packhorse.storage.redis.connection import Word
 from packhorse.storage.redis.keeper import Keeper
 from packhorse.storage.redis.keys import place
 from packhorse.storage.redis.rows import PERSISTENT, added_entry, body_of_new, chunks, job_of, to_json
 from packhorse.storage.redis.transaction import Transaction
+from packhorse.storage.transfer import may_go_on
 
 _KNOWN_FOR = 300.0
 """Seconds for which a process trusts that a name it has written is still there."""

@@ -7,13 +7,13 @@ from typing import NamedTuple, TypeVar
 
 from packhorse.core import clock, transitions
 from packhorse.core.errors import StorageUnavailable
-from packhorse.core.fair_share import Turns
+from packhorse.core.fair_share import FairShare
 from packhorse.storage.contract import Storage
-from packhorse.storage.moving import Move, decode, may_go_on, quiet_answer
 from packhorse.storage.redis.bell import Bell
 from packhorse.storage.redis.keys import Keys, id_of
 from packhorse.storage.redis.server import Server
 from packhorse.storage.redis.transaction import Transaction
+from packhorse.storage.transfer import Move, decode, may_go_on, quiet_answer
 
 R = TypeVar("R")
 
@@ -34,7 +34,7 @@ class Keeper(Storage):
 
     _server: Server
     _bell: Bell
-    _turns: Turns
+    _turns: FairShare
     _now: clock.Now | None
     _keys: Keys
     _next_due: NextDue | None

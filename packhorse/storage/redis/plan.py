@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from packhorse.core.event import Event, Subject
-from packhorse.core.failure import Failure
 from packhorse.core.job import FINAL, QUEUED, Job
-from packhorse.core.series import CAUSE_MINUTES, CAUSED, MINUTES, Measures
+from packhorse.core.metrics import CAUSE_MINUTES, CAUSED, MINUTES, Measures
+from packhorse.core.outcome import Failure
 from packhorse.storage.redis.connection import Word
 from packhorse.storage.redis.indexes import Moves, places_of
 from packhorse.storage.redis.keys import Keys, mark, place, tally_field

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from packhorse.core.event import Event, Kind, Subject
-from packhorse.core.series import CAUSE_DAYS, FOLDS
+from packhorse.core.metrics import CAUSE_DAYS, FOLDS
 from packhorse.storage.records import EventFilter, FailureGroup, LogLine, Point, Span, log_kind
 from packhorse.storage.redis import keys, rows
 from packhorse.storage.redis.keeper import Keeper

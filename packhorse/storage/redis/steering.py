@@ -7,12 +7,12 @@ from typing import Any
 
 from packhorse.core import transitions
 from packhorse.core.job import Job, Operation, UniqueLock
-from packhorse.core.transitions import Changed
+from packhorse.core.transitions import Transition
 from packhorse.storage.records import Seen, Steered, left_alone, seen_by_id
 from packhorse.storage.redis.keeper import Keeper
 from packhorse.storage.redis.transaction import Transaction
 
-Step = Callable[[Job, int], Changed]
+Step = Callable[[Job, int], Transition]
 
 
 class Steering(Keeper):

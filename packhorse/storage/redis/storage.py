@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from packhorse.core import clock
-from packhorse.core.fair_share import Turns
+from packhorse.core.fair_share import FairShare
 from packhorse.storage.contract import OTHER_QUEUES
-from packhorse.storage.moving import problems
 from packhorse.storage.records import Health, OperationSums
 from packhorse.storage.redis.address import Address
 from packhorse.storage.redis.bell import Bell
@@ -18,18 +17,19 @@ from packhorse.storage.redis.health import connections_of, health_of
 from packhorse.storage.redis.in_and_out import InAndOut
 from packhorse.storage.redis.keys import Keys
 from packhorse.storage.redis.lists import Lists
-from packhorse.storage.redis.moving import Moving
 from packhorse.storage.redis.queues import Queues
 from packhorse.storage.redis.records import Records
 from packhorse.storage.redis.schedules import Schedules
 from packhorse.storage.redis.server import Server
 from packhorse.storage.redis.steering import Steering
+from packhorse.storage.redis.transfer import Transfers
 from packhorse.storage.redis.upkeep import Upkeep
 from packhorse.storage.redis.workers import Workers
 from packhorse.storage.redis.working import Working
+from packhorse.storage.transfer import problems
 
 
-class Redis(Moving, Lists, Working, Steering, Upkeep, Schedules, InAndOut, Queues, Workers, Clients, Records):
+class Redis(Transfers, Lists, Working, Steering, Upkeep, Schedules, InAndOut, Queues, Workers, Clients, Records):
     """Jobs in a Redis or Valkey. Open it with `open_storage("redis://localhost")`.
 
     Any number of processes and machines may share it. The clock is the server's.
@@ -37,7 +37,7 @@ class Redis(Moving, Lists, Working, Steering, Upkeep, Schedules, InAndOut, Queue
 
     def __init__(self, address: Address, *, now: clock.Now | None = None) -> None:
         self._now = now
-        self._turns = Turns()
+        self._turns = FairShare()
         self._known = {}
         self._server = Server(address, now, on_connect=self._known.clear)
         self._keys = Keys(self._server.prefix)

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 from packhorse.core import clock, transitions
 from packhorse.core.event import Event, Kind, Subject
 from packhorse.core.job import FINAL, HELD, QUEUED, Job, NewJob, UniqueLock
-from packhorse.core.series import has_failed, measure, measure_deleted
-from packhorse.core.transitions import Changed
+from packhorse.core.metrics import has_failed, measure, measure_deleted
+from packhorse.core.transitions import Transition
 from packhorse.storage.redis.connection import Word
 from packhorse.storage.redis.guards import Guards
 from packhorse.storage.redis.indexes import places_of
@@ -205,7 +205,7 @@ class Transaction:
 
     # --- writing --------------------------------------------------------------------------------------------------
 
-    def keep(self, before: Job | None, change: Changed, ran: int | None = None) -> Job:
+    def keep(self, before: Job | None, change: Transition, ran: int | None = None) -> Job:
         """Write a new or changed job, its events, and what is counted; wake somebody when it came into line. Whoever
         adds a job has looked before that its id is free."""
         job, plan = change.job, self._plan

@@ -13,7 +13,6 @@ from packhorse.core import clock, transitions
 from packhorse.core.errors import StorageClosed
 from packhorse.core.event import Event, Kind, Subject
 from packhorse.core.job import FINAL, Job, State
-from packhorse.storage.moving import decode, outlook_of
 from packhorse.storage.records import NOBODY_HOLDS, Outlook, Pruned, Rescued, Retention
 from packhorse.storage.redis.clients import Clients
 from packhorse.storage.redis.keys import id_of
@@ -21,6 +20,7 @@ from packhorse.storage.redis.records import Records
 from packhorse.storage.redis.rows import events_of
 from packhorse.storage.redis.transaction import Transaction
 from packhorse.storage.redis.workers import Workers, worker_in
+from packhorse.storage.transfer import decode, outlook_of
 from packhorse.storage.unowned import Unowned
 
 _AT_ONCE = 500

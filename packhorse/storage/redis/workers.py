@@ -8,10 +8,9 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from packhorse.core import transitions
-from packhorse.core.event import Event, Kind, Subject
+from packhorse.core.event import Event, ForemanOrder, Kind, Subject
 from packhorse.core.job import Job
-from packhorse.core.order import Order
-from packhorse.core.transitions import Changed
+from packhorse.core.transitions import Transition
 from packhorse.storage.broken import facts_in, record_in
 from packhorse.storage.contract import BATCH
 from packhorse.storage.records import JOINED_ANEW, USUAL_LEASE, Beat, Stop, WorkerInfo
@@ -77,7 +76,7 @@ class Workers(Keeper):
 
         self._until_done("leave", lambda: (self._change("leave", work), None))
 
-    def _take_all(self, tx: Transaction, owner: str, change: Callable[[Job], Changed]) -> bool:
+    def _take_all(self, tx: Transaction, owner: str, change: Callable[[Job], Transition]) -> bool:
         """Take from this worker what it holds. False: there is more."""
         key = self._keys.held(owner)
         held, number = tx.ask(("ZRANGE", key, 0, BATCH - 1), ("ZCARD", key))
@@ -103,7 +102,7 @@ class Workers(Keeper):
             "record_stat", lambda tx: self._tell_of(tx, owner, Kind.STAT, lambda worker: worker.told(**report))
         )
 
-    def order(self, owner: str, order: Order, *, by: str | None = None) -> bool:
+    def order(self, owner: str, order: ForemanOrder, *, by: str | None = None) -> bool:
         return self._change("order", lambda tx: self._tell_of(tx, owner, Kind.ORDERED, lambda _: order.facts(by)))
 
     def _tell_of(self, tx: Transaction, owner: str, kind: Kind, facts: Callable[[WorkerInfo], dict[str, Any]]) -> bool:

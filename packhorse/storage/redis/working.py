@@ -17,7 +17,7 @@ from packhorse.core.errors import WorkerNotFound
 from packhorse.core.fair_share import in_turns
 from packhorse.core.job import QUEUED, Job, Token
 from packhorse.core.outcome import Completed, Outcome, Verdict
-from packhorse.core.transitions import Changed
+from packhorse.core.transitions import Transition
 from packhorse.storage.contract import named_queues
 from packhorse.storage.records import LONGEST_LINE, CheckIn, CheckInAnswer, LogLine
 from packhorse.storage.redis.connection import Word
@@ -260,7 +260,7 @@ def _settle(tx: Transaction, outcome: Outcome) -> Verdict:
     return _end(tx, outcome.token, lambda job: transitions.settled(job, outcome, tx.now), outcome.ran)
 
 
-def _end(tx: Transaction, token: Token, change: Callable[[Job], Changed], ran: int | None = None) -> Verdict:
+def _end(tx: Transaction, token: Token, change: Callable[[Job], Transition], ran: int | None = None) -> Verdict:
     """An attempt ends, if it is this token's."""
     job = tx.jobs([token.job_id]).get(token.job_id)
     if job is not None and (job.owner, job.fence) == (token.owner, token.fence):

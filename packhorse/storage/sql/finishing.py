@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from packhorse.core import transitions
+from packhorse.core.metrics import measure_runs
 from packhorse.core.outcome import Completed, Outcome, Verdict
-from packhorse.core.series import measure_runs
 from packhorse.storage.sql.transaction import Place, Transaction
 from packhorse.storage.sql.working import Hand, Working
 

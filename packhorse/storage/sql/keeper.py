@@ -11,17 +11,17 @@ from typing import Any, TypeVar
 
 from packhorse.core import transitions
 from packhorse.core.event import Event, Kind, Subject
-from packhorse.core.failure import Failure
-from packhorse.core.fair_share import Turns
+from packhorse.core.fair_share import FairShare
 from packhorse.core.job import QUEUED, WAITING, Job, UniqueLock
-from packhorse.core.series import has_failed, measure_deleted
-from packhorse.core.transitions import Changed
+from packhorse.core.metrics import has_failed, measure_deleted
+from packhorse.core.outcome import Failure
+from packhorse.core.transitions import Transition
 from packhorse.storage.contract import Storage
-from packhorse.storage.moving import Move, decode, may_go_on, quiet_answer
 from packhorse.storage.records import WorkerInfo
 from packhorse.storage.sql.dialect import Dialect
 from packhorse.storage.sql.rows import job_of, to_json, worker_of
 from packhorse.storage.sql.transaction import Connection, Database, Place, Transaction
+from packhorse.storage.transfer import Move, decode, may_go_on, quiet_answer
 
 R = TypeVar("R")
 
@@ -41,7 +41,7 @@ class Keeper(Storage):
     _db: Database
     _sql: Mapping[str, str]  # its statements by name
     _dialect: Dialect
-    _turns: Turns
+    _turns: FairShare
 
     # --- one step -------------------------------------------------------------------------------------------------
 
@@ -150,7 +150,7 @@ class Keeper(Storage):
 
     # --- keeping --------------------------------------------------------------------------------------------------
 
-    def _keep(self, tx: Transaction, before: Job, change: Changed, ran: int | None = None) -> Job:
+    def _keep(self, tx: Transaction, before: Job, change: Transition, ran: int | None = None) -> Job:
         """Write a changed job, its events, and what is counted; wake somebody when it came into line."""
         job = change.job
         tx.keep(before, job)

@@ -10,8 +10,8 @@ from typing import Any
 
 from packhorse.core import clock
 from packhorse.core.errors import SchemaOutdated, SchemaTooNew, StorageError, StorageNotFound
-from packhorse.storage.moving import Move, decode
 from packhorse.storage.sql.keeper import Keeper
+from packhorse.storage.transfer import Move, decode
 
 FOLD_AFTER = 2_000
 """Rows that this process adds before it folds all that it finds."""

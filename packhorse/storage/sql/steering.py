@@ -11,13 +11,13 @@ from typing import Any
 from packhorse.core import transitions
 from packhorse.core.event import Kind, Subject
 from packhorse.core.job import Job, Operation
-from packhorse.core.transitions import Changed
+from packhorse.core.transitions import Transition
 from packhorse.storage.records import PAUSE_IS_OVER, QueueInfo, Seen, Steered, left_alone, seen_by_id
 from packhorse.storage.sql.keeper import Keeper
 from packhorse.storage.sql.rows import to_json
 from packhorse.storage.sql.transaction import Transaction
 
-Step = Callable[[Job, int], Changed]
+Step = Callable[[Job, int], Transition]
 
 
 class _NothingMoved(Exception):

@@ -12,9 +12,9 @@ from typing import Any, Protocol, TypeVar
 
 from packhorse.core.event import Event
 from packhorse.core.job import Job
-from packhorse.core.series import CAUSE_MINUTES, CAUSED, MINUTES, Measures, measure
-from packhorse.storage.moving import Move
+from packhorse.core.metrics import CAUSE_MINUTES, CAUSED, MINUTES, Measures, measure
 from packhorse.storage.sql.rows import Row
+from packhorse.storage.transfer import Move
 
 R = TypeVar("R")
 

@@ -9,12 +9,12 @@ from typing import Any
 from packhorse.core import transitions
 from packhorse.core.event import Kind, Subject, subject_of
 from packhorse.core.job import FINAL, Job
-from packhorse.core.series import CAUSE_DAYS, FOLDS
-from packhorse.storage.moving import decode, outlook_of
+from packhorse.core.metrics import CAUSE_DAYS, FOLDS
 from packhorse.storage.records import MOST_MISSED, NOBODY_HOLDS, Outlook, Pruned, Rescued, Retention
 from packhorse.storage.sql.keeper import Keeper
 from packhorse.storage.sql.rows import job_of, to_json, worker_of
 from packhorse.storage.sql.transaction import Transaction
+from packhorse.storage.transfer import decode, outlook_of
 from packhorse.storage.unowned import Unowned
 
 

@@ -9,9 +9,8 @@ from msgspec.structs import replace
 
 from packhorse.core import transitions
 from packhorse.core.errors import ClientNotFound
-from packhorse.core.event import Event, Kind, Subject
+from packhorse.core.event import Event, ForemanOrder, Kind, Subject
 from packhorse.core.job import FINAL, Job, Reason, Token
-from packhorse.core.order import Order
 from packhorse.storage.broken import facts_in
 from packhorse.storage.records import JOINED_ANEW, USUAL_LEASE, Beat, ClientInfo, Stop, WorkerInfo
 from packhorse.storage.sql.keeper import Keeper
@@ -88,7 +87,7 @@ class Workers(Keeper):
     def record_stat(self, owner: str, report: Mapping[str, Any]) -> None:
         self._write("record_stat", lambda tx: self._tell_of(tx, owner, Kind.STAT, lambda worker: worker.told(**report)))
 
-    def order(self, owner: str, order: Order, *, by: str | None = None) -> bool:
+    def order(self, owner: str, order: ForemanOrder, *, by: str | None = None) -> bool:
         return self._write("order", lambda tx: self._tell_of(tx, owner, Kind.ORDERED, lambda _: order.facts(by)))
 
     def _tell_of(self, tx: Transaction, owner: str, kind: Kind, facts: Callable[[WorkerInfo], dict[str, Any]]) -> bool:

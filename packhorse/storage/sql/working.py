@@ -10,7 +10,7 @@ from typing import NamedTuple
 from packhorse.core import transitions
 from packhorse.core.job import Job, Token
 from packhorse.core.outcome import Verdict
-from packhorse.core.transitions import Changed
+from packhorse.core.transitions import Transition
 from packhorse.storage.records import LONGEST_LINE, CheckIn, CheckInAnswer, LogKind, LogLine, dropped_lines, lost_with
 from packhorse.storage.sql.keeper import Keeper
 from packhorse.storage.sql.rows import EventRow, to_json
@@ -57,7 +57,7 @@ class Working(Keeper):
 
         return self._write("release", work)
 
-    def _settle(self, tx: Transaction, token: Token, change: Callable[[Job], Changed]) -> Verdict:
+    def _settle(self, tx: Transaction, token: Token, change: Callable[[Job], Transition]) -> Verdict:
         job = self._jobs(tx, [token.job_id]).get(token.job_id)
         if job is not None and (job.owner, job.fence) == (token.owner, token.fence):
             self._keep(tx, job, change(job))
@@ -76,7 +76,7 @@ class Working(Keeper):
         if job is None or (job.owner, job.fence) != (token.owner, token.fence):
             return CheckInAnswer.STALE
         after, lines = transitions.checked_in(job, tx.now, checkin.message, checkin.progress, checkin.progress_text)
-        self._keep(tx, job, Changed(after, []))
+        self._keep(tx, job, Transition(after, []))
         if not checkin.is_logged:
             self._write_lines(tx, after, [LogLine(text, LogKind(kind)) for kind, text in lines], keep=1_000)
         return CheckInAnswer.GO_ON if after.abort_at is None else CheckInAnswer.STOP

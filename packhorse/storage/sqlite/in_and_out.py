@@ -14,7 +14,6 @@ from packhorse.core.errors import BadValue
 from packhorse.core.event import Kind
 from packhorse.core.job import Job, NewJob, State
 from packhorse.storage.after_commit import when_committed
-from packhorse.storage.moving import may_go_on
 from packhorse.storage.records import Enqueued, Placement
 from packhorse.storage.sql import in_and_out
 from packhorse.storage.sql.rows import Row
@@ -25,6 +24,7 @@ from packhorse.storage.sqlite.recorder import Packed
 from packhorse.storage.sqlite.rows import insert_of
 from packhorse.storage.sqlite.statements import SQL
 from packhorse.storage.sqlite.transaction import Transaction
+from packhorse.storage.transfer import may_go_on
 
 _SOON = 2 * SECOND
 

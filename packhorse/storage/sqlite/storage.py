@@ -11,9 +11,8 @@ from urllib.parse import parse_qsl, unquote
 
 from packhorse.core import clock
 from packhorse.core.errors import BadURL, BadValue, did_you_mean
-from packhorse.core.fair_share import Turns
+from packhorse.core.fair_share import FairShare
 from packhorse.storage.contract import OTHER_QUEUES
-from packhorse.storage.moving import problems
 from packhorse.storage.records import Health, Migration, OperationSums
 from packhorse.storage.sql.lists import Lists
 from packhorse.storage.sql.schedules import Schedules
@@ -23,17 +22,18 @@ from packhorse.storage.sqlite import ground, schema
 from packhorse.storage.sqlite.bell import Bell
 from packhorse.storage.sqlite.database import Database, Options
 from packhorse.storage.sqlite.in_and_out import InAndOut
-from packhorse.storage.sqlite.moving import Moving
 from packhorse.storage.sqlite.records import Records
 from packhorse.storage.sqlite.statements import SQL
+from packhorse.storage.sqlite.transfer import Transfers
 from packhorse.storage.sqlite.upkeep import Upkeep
 from packhorse.storage.sqlite.working import Working
+from packhorse.storage.transfer import problems
 
 _LARGE_WAL = 256 * 1024 * 1024
 _LITTLE_ROOM = 64 * 1024 * 1024
 
 
-class SQLite(Working, InAndOut, Upkeep, Records, Lists, Steering, Schedules, Workers, Moving):
+class SQLite(Working, InAndOut, Upkeep, Records, Lists, Steering, Schedules, Workers, Transfers):
     """Jobs in a SQLite file. Open it with `open_storage("sqlite:///jobs.db")` or `SQLite("jobs.db")`.
 
     Several processes and threads of one machine may share the file. The clock is the machine's.
@@ -44,7 +44,7 @@ class SQLite(Working, InAndOut, Upkeep, Records, Lists, Steering, Schedules, Wor
     ) -> None:
         self._now = now or clock.now
         self.path = Path(path).absolute()
-        self._turns = Turns()
+        self._turns = FairShare()
         self._known = {}
         self._last_lines = {}
         self._dealt = {}

@@ -17,24 +17,22 @@ from packhorse.client.job import JobHandle
 from packhorse.client.job_builder import NewCall
 from packhorse.core.clock import from_datetime
 from packhorse.core.errors import BadValue, PackhorseError
-from packhorse.core.failure import Failure
 from packhorse.core.job import Job, Operation
-from packhorse.monitor.filter_words import parse_parts, say_which
-from packhorse.monitor.filters import parse_moment
-from packhorse.monitor.job_text import call_text, cut
-from packhorse.monitor.named_filters import spelled_out
-from packhorse.monitor.presence import has_free_slot
+from packhorse.core.outcome import Failure
+from packhorse.monitor.filters import chooses_some, expand_names, parse_moment, parse_words_apart
+from packhorse.monitor.liveness import has_free_slot
 from packhorse.monitor.serializers import (
     STORED_JSON,
     EventFields,
     JobFields,
     SteeredFields,
     event_fields,
+    holder_fields,
     iso,
     plain_fields,
-    runner_of,
     steered_fields,
 )
+from packhorse.monitor.text import call_text, shorten
 from packhorse.storage import BATCH
 from packhorse.storage.records import Filter, Steered
 from packhorse.web.api.endpoint import Call, delete, get, post
@@ -262,7 +260,7 @@ def listed(job: Job, now: int) -> ListedJob:
     if job.error is not None:
         failure = Failure.from_json(job.error)
         if failure.traceback is not None or "error" in long:
-            short = msgspec.structs.replace(failure, traceback=None, message=cut(failure.message, _LONG_JSON))
+            short = msgspec.structs.replace(failure, traceback=None, message=shorten(failure.message, _LONG_JSON))
             fields["error"] = msgspec.Raw(msgspec.json.encode(short))
             long = sorted({*long, "error"})
     return ListedJob(**fields, call=short_call(job), cut=long)
@@ -274,13 +272,13 @@ def short_call(job: Job) -> str:
         return f"{job.task}(…)"
     if len(job.args) > _LONG_JSON:
         return f"{job.task}(… {len(job.args):,} characters)"
-    return cut(call_text(job), LONG_CALL)
+    return shorten(call_text(job), LONG_CALL)
 
 
 def filter_of(call: Call, query: FilterQuery) -> Filter:
     """The filter that a query means."""
     named = [f"{name}:{value}" for name in _WORDS if (value := getattr(query, name)) is not None]
-    return parse_parts([*spelled_out([query.q or ""], call.site.filters), *named], call.reader.now())
+    return parse_words_apart([*expand_names([query.q or ""], call.site.filters), *named], call.reader.now())
 
 
 _WORDS = tuple(field for field in FilterQuery.__struct_fields__ if field != "q")
@@ -335,7 +333,7 @@ def count_jobs(call: Call, query: CountQuery) -> CountPart:
 def get_job(call: Call, id: str) -> ShownJob:
     """Everything about a job, and why it is where it is."""
     job = call.reader.get(id)
-    runner = runner_of(job, call.reader.workers())
+    runner = holder_fields(job, call.reader.workers())
     fields = plain_fields(job, call.reader.now())
     return ShownJob(**fields, **runner, call=short_call(job), why=call.reader.why(id))
 
@@ -449,9 +447,9 @@ def bulk(call: Call, body: BulkBody) -> BulkAnswer:
     if not (body.filter or "").strip():
         raise BadValue("which jobs? neither filter nor ids says so", hint='e.g. {"filter": "state:dead task:resize"}')
     seen_at = _seen_at(body) or now
-    words = spelled_out([body.filter or ""], call.site.filters)
-    where = parse_parts(words, seen_at)
-    if not say_which(words, seen_at):
+    words = expand_names([body.filter or ""], call.site.filters)
+    where = parse_words_apart(words, seen_at)
+    if not chooses_some(words, seen_at):
         raise BadValue(
             "the filter chooses no jobs, and would mean every job", hint='{"filter": "finished"} are all that ended'
         )

@@ -7,9 +7,8 @@ from itertools import accumulate
 
 from packhorse.core.clock import SECOND
 from packhorse.core.job import State
-from packhorse.core.series import LIMITS
-from packhorse.monitor.measures import steps_of
-from packhorse.monitor.totals import Totals
+from packhorse.core.metrics import LIMITS
+from packhorse.monitor.stats import Totals, step_counts
 from packhorse.storage.records import Health
 from packhorse.web.api.totals import totals_for
 from packhorse.web.site import Call
@@ -60,7 +59,7 @@ def _families(call: Call) -> Iterator[tuple[str, str, str, list[Sample]]]:
 
 def _histogram(name: str, purpose: str, ever: Mapping[str, int], kind: str) -> tuple[str, str, str, list[Sample]]:
     """Since ever, in all queues. Of attempts that were counted before there were steps, only the sum knows."""
-    below = list(accumulate(steps_of(ever, kind)))
+    below = list(accumulate(step_counts(ever, kind)))
     limits = [f"{limit / SECOND:g}" for limit in LIMITS] + ["+Inf"]
     buckets: list[Sample] = [
         ({"": "_bucket", "le": limit}, number) for limit, number in zip(limits, below, strict=True)

@@ -6,8 +6,7 @@ import msgspec
 
 from packhorse.core.clock import from_datetime
 from packhorse.core.errors import ScheduleNotFound
-from packhorse.monitor.schedules import ShownSchedule, shown_schedule
-from packhorse.monitor.serializers import Moment, TickFields, iso, tick_fields
+from packhorse.monitor.serializers import Moment, ShownSchedule, TickFields, iso, shown_schedule, tick_fields
 from packhorse.web.api.endpoint import Call, delete, get, post
 from packhorse.web.api.queues import Changed
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from packhorse.core.clock import SECOND
-from packhorse.monitor.measures import Measured, by_time
 from packhorse.monitor.serializers import Moment, PointFields, iso, point_fields
+from packhorse.monitor.stats import RunStats, stats_by_time
 from packhorse.storage.records import Span
 from packhorse.web.api.endpoint import Call, get
 
@@ -28,7 +28,7 @@ class Interval(msgspec.Struct):
     """What all points of one interval come to: rates, means and percentiles over time."""
 
     at: Moment
-    measured: Measured
+    measured: RunStats
 
 
 class Series(msgspec.Struct):
@@ -47,5 +47,5 @@ def get_series(call: Call, query: SeriesQuery) -> Series:
     """What happened over time, by queue and task, and all of it together: so many, and how long they waited and ran."""
     points = call.reader.series(query.span, query.queue, query.task)
     width = query.span.level.width // SECOND
-    intervals = [Interval(iso(at), each) for at, each in by_time(points).items()]
+    intervals = [Interval(iso(at), each) for at, each in stats_by_time(points).items()]
     return Series(query.span, width, str(iso(call.reader.now())), [point_fields(point) for point in points], intervals)

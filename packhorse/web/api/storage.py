@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import msgspec
 
 from packhorse.core.clock import SECOND
-from packhorse.monitor.connection_totals import ConnectionTotals, connection_totals
-from packhorse.monitor.operation_times import together
 from packhorse.monitor.serializers import HealthFields, OperationFields, health_fields, operation_fields
+from packhorse.monitor.stats import ConnectionTotals, connection_totals, total_operation_times
 from packhorse.storage.records import OperationTimes, WorkerInfo
 from packhorse.web.api.endpoint import Call, get, post
 from packhorse.web.latencies import Latencies, Minute
@@ -87,7 +86,7 @@ def get_storage(call: Call) -> StorageFields:
 
 def worker_operations(call: Call) -> list[OperationTimes]:
     """How the calls of all workers went that are alive, the dearest first."""
-    return together(_alive(call))
+    return total_operation_times(_alive(call))
 
 
 def _alive(call: Call) -> list[WorkerInfo]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from packhorse.monitor.measures import Measured, by_task
 from packhorse.monitor.serializers import TaskFields, task_fields
+from packhorse.monitor.stats import RunStats, stats_by_task
 from packhorse.storage.records import Span
 from packhorse.web.api.endpoint import Call, get
 from packhorse.web.api.part import PartQuery, part_of
@@ -14,7 +14,7 @@ from packhorse.web.api.part import PartQuery, part_of
 class ShownTask(TaskFields, kw_only=True):
     """A task, and how its attempts went within the span."""
 
-    measured: Measured
+    measured: RunStats
 
 
 class TasksQuery(PartQuery, kw_only=True, forbid_unknown_fields=True):
@@ -35,10 +35,10 @@ def list_tasks(call: Call, query: TasksQuery) -> TaskList:
     """Every task: its options as workers announced them, its runs, failures, waiting and running times."""
     part, following = part_of(call.reader.tasks(), lambda task: task.name, query)
     names = {task.name for task in part}
-    measured = by_task(point for point in call.reader.series(query.span) if point.task in names)
+    measured = stats_by_task(point for point in call.reader.series(query.span) if point.task in names)
     return TaskList(
         [
-            ShownTask(**msgspec.structs.asdict(task_fields(task)), measured=measured.get(task.name, Measured()))
+            ShownTask(**msgspec.structs.asdict(task_fields(task)), measured=measured.get(task.name, RunStats()))
             for task in part
         ],
         following,

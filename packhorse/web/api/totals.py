@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from packhorse.monitor.totals import Totals, midnight_before, today_of, totals_of
+from packhorse.monitor.stats import Totals, counts_since, midnight_before, totals_of
 from packhorse.storage.records import Span
 from packhorse.web.api.endpoint import Call, get
 from packhorse.web.reader import Reader
@@ -18,7 +18,7 @@ def totals_for(reader: Reader) -> Totals:
         reader.queues(),
         reader.workers(),
         reader.totals(),
-        reader.reckoned(("today", midnight), Span.TWO_DAYS, lambda points: today_of(points, midnight)),
+        reader.reckoned(("today", midnight), Span.TWO_DAYS, lambda points: counts_since(points, midnight)),
         failure_kinds=len(reader.open_failures()),
         schedules=len(reader.schedules()),
     )

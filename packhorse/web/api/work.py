@@ -22,12 +22,12 @@ from starlette.responses import Response
 
 from packhorse.client.announcements import MOST_ATTEMPTS
 from packhorse.core.errors import BadValue, NotAllowed, PackhorseError, StorageUnavailable, WorkerExists
+from packhorse.core.event import ForemanAction
 from packhorse.core.job import Job, effective
-from packhorse.core.order import Do
 from packhorse.core.outcome import Failed, Outcome, Overrun
 from packhorse.core.version import __version__
-from packhorse.monitor.presence import is_alive
-from packhorse.monitor.retention import retention
+from packhorse.monitor.actions import retention
+from packhorse.monitor.liveness import is_alive
 from packhorse.storage import Storage
 from packhorse.storage.wire import QUESTIONS, WIRE, Greeting, Question, refusal_of
 from packhorse.web.api.arrivals import check_jobs
@@ -117,7 +117,7 @@ class Work:
             check_jobs(given.jobs, self._site.app.settings.payload_limit)
         if question.name in ("finish", "finish_and_reserve"):
             given.outcomes = self._with_attempts(given.outcomes)
-        if question.name == "order" and given.order.do is Do.STOP:
+        if question.name == "order" and given.order.do is ForemanAction.STOP:
             operator.require(Role.ADMIN)
         if question.name == "prune" and not operator.may(Role.ADMIN):
             given.keep = given.keep.at_least(retention(self._site.app.settings))

@@ -8,11 +8,11 @@ import msgspec
 from msgspec import Meta
 
 from packhorse.core.errors import BadValue
+from packhorse.core.event import ForemanAction, ForemanOrder
 from packhorse.core.job import State
-from packhorse.core.order import Do, Order
-from packhorse.monitor.presence import begun_in
-from packhorse.monitor.serializers import Moment, WorkerFields, iso, runner_of, stored_json, worker_fields
-from packhorse.monitor.stacks import Stack, crew_of, stacks_of
+from packhorse.monitor.liveness import started_job_ids
+from packhorse.monitor.serializers import Moment, WorkerFields, holder_fields, iso, stored_json, worker_fields
+from packhorse.monitor.stacks import Stack, stacks_of, workers_of
 from packhorse.web.api.endpoint import Call, get, post
 from packhorse.web.api.part import PartQuery, part_of
 from packhorse.web.security.operator import Role
@@ -120,13 +120,13 @@ def list_busy_slots(call: Call, query: PartQuery) -> BusyList:
     """One item for each job that a worker holds, with its arguments and its last check-in."""
     part, following = part_of(call.reader.held(), lambda job: job.id, query)
     workers = call.reader.workers()
-    begun = begun_in(workers)
+    begun = started_job_ids(workers)
     return BusyList(
         [
             BusySlot(
                 worker=job.owner or "",
                 owner=job.owner or "",
-                **runner_of(job, workers),
+                **holder_fields(job, workers),
                 job_id=job.id,
                 task=job.task,
                 queue=job.queue,
@@ -149,21 +149,21 @@ def list_busy_slots(call: Call, query: PartQuery) -> BusyList:
 @post("/workers/{id}/quiet")
 def quiet_worker(call: Call, id: str) -> Ordered:
     """Have a worker, or a foreman with all of its crew, take no more jobs; what runs goes on. Restarting undoes it."""
-    call.steps.order(id, Order(Do.QUIET))
+    call.steps.order(id, ForemanOrder(ForemanAction.QUIET))
     return Ordered(id)
 
 
 @post("/workers/{id}/restart")
 def restart_worker(call: Call, id: str) -> Ordered:
     """Have workers give way to fresh ones, one after the other."""
-    call.steps.order(id, Order(Do.RESTART))
+    call.steps.order(id, ForemanOrder(ForemanAction.RESTART))
     return Ordered(id)
 
 
 @post("/workers/{id}/stop", role=Role.ADMIN)
 def stop_worker(call: Call, id: str, body: StopBody) -> Ordered:
     """Have them end when what they run has ended."""
-    call.steps.order(id, Order(Do.STOP, now=body.now))
+    call.steps.order(id, ForemanOrder(ForemanAction.STOP, now=body.now))
     return Ordered(id)
 
 
@@ -179,7 +179,7 @@ def ask_worker_for_stacks(call: Call, id: str) -> StackList:
     """Where a worker, or each worker of a foreman, stands just now: files, lines and functions, by job. Waits for the
     answer, for a few seconds."""
     answered = {worker.id: worker for worker in call.steps.stacks(id)}
-    asked = crew_of(call.reader.worker(id), call.reader.workers())
+    asked = workers_of(call.reader.worker(id), call.reader.workers())
     told = {worker.id: stacks_of(answered[worker.id]) for worker in asked if worker.id in answered}
     return StackList(
         [
@@ -189,7 +189,7 @@ def ask_worker_for_stacks(call: Call, id: str) -> StackList:
     )
 
 
-def scaling(least: int | None, most: int | None, slots: int | None = None) -> Order:
+def scaling(least: int | None, most: int | None, slots: int | None = None) -> ForemanOrder:
     """The order to keep so many workers with so many slots; BadValue if that makes no sense."""
     if (least is None) != (most is None) or (least is None and slots is None):
         raise BadValue("it is not said how many workers or slots", hint="give least and most, or slots, or all three")
@@ -197,4 +197,4 @@ def scaling(least: int | None, most: int | None, slots: int | None = None) -> Or
         raise BadValue(f"{least} to {most} is no number of workers", hint=f"0 to {MOST_WORKERS:,}, the lesser first")
     if slots is not None and not 1 <= slots <= MOST_SLOTS:
         raise BadValue(f"a worker cannot have {slots} slots", hint=f"1 to {MOST_SLOTS:,}")
-    return Order(Do.SCALE, least=least, most=most, slots=slots)
+    return ForemanOrder(ForemanAction.SCALE, least=least, most=most, slots=slots)

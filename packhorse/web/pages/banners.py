@@ -10,14 +10,13 @@ from packhorse.core.clock import MINUTE, SECOND
 from packhorse.core.event import Subject
 from packhorse.core.job import HELD, WAITING, State
 from packhorse.core.version import __version__
-from packhorse.monitor.idleness import Idle, idle_text, idlers, remedy, takers
-from packhorse.monitor.measures import Measured, by_queue
-from packhorse.monitor.pause_text import pause_text
+from packhorse.monitor.liveness import IdleReason, accepting_workers, idle_foremen, idle_text, resume_command
 from packhorse.monitor.schedules import late_by
 from packhorse.monitor.served_queues import tasks_by_queue, why_unserved
-from packhorse.monitor.text import count_text
-from packhorse.storage.moving import Move, Stage, closed
+from packhorse.monitor.stats import RunStats, stats_by_queue
+from packhorse.monitor.text import count_text, pause_text
 from packhorse.storage.records import Health, QueueInfo, Span, WorkerInfo
+from packhorse.storage.transfer import Move, Stage, closed
 from packhorse.web.pages.page import address
 from packhorse.web.pages.words import number, sentence, span
 from packhorse.web.reader import Reader
@@ -96,19 +95,19 @@ def _not_started(reader: Reader, now: int, foremen: list[WorkerInfo], waits: str
     """That foremen are there and no workers: wrong only if that takes long, for they start some when there is work."""
     is_late = any(_age(queue, now) > _BEHIND and not queue.is_paused for queue in reader.queues())
     problem = next((each.report["problem"] for each in foremen if each.report.get("problem")), None)
-    if is_late and len(idlers(foremen, now, reader.lease)) < len(foremen):
+    if is_late and len(idle_foremen(foremen, now, reader.lease)) < len(foremen):
         text = f"{waits} {problem[:_LONGEST]}" if isinstance(problem, str) else waits
         yield Banner(True, "The foreman has no worker.", text, ("/workers", "Workers"))
 
 
 def _idle(reader: Reader, now: int) -> Iterator[Banner]:
     """Foremen that are alive and take no jobs: grave if nobody else does."""
-    idle = [each for each in idlers(reader.workers(), now, reader.lease) if each.idle is not Idle.STOPPING]
+    idle = [each for each in idle_foremen(reader.workers(), now, reader.lease) if each.idle is not IdleReason.STOPPING]
     if not idle:
         return
-    is_grave = not takers(reader.workers(), now, reader.lease)
+    is_grave = not accepting_workers(reader.workers(), now, reader.lease)
     head = "No jobs are taken." if is_grave else "Some workers take no jobs."
-    yield Banner(is_grave, head, f"{_capital(idle_text(idle))}.", ("/workers", "Workers"), remedy(idle))
+    yield Banner(is_grave, head, f"{_capital(idle_text(idle))}.", ("/workers", "Workers"), resume_command(idle))
 
 
 def _storage(health: Health, move: Move | None) -> Iterator[Banner]:
@@ -120,13 +119,15 @@ def _storage(health: Health, move: Move | None) -> Iterator[Banner]:
 
 def _behind(reader: Reader, now: int) -> Iterator[Banner]:
     late = [queue for queue in reader.queues() if _age(queue, now) > _BEHIND and not queue.is_paused]
-    taking = takers(reader.workers(), now, reader.lease)
+    taking = accepting_workers(reader.workers(), now, reader.lease)
     if not late or not taking:
         return  # without workers it goes without saying
     tasks_of = tasks_by_queue(reader.tallies())
     served = {queue.name for queue in late if not why_unserved(taking, queue.name, tasks_of.get(queue.name, ()))}
     flows = reader.reckoned(
-        "flows", Span.TWO_HOURS, lambda points: by_queue(point for point in points if point.at > now - _LOOKED_BACK)
+        "flows",
+        Span.TWO_HOURS,
+        lambda points: stats_by_queue(point for point in points if point.at > now - _LOOKED_BACK),
     )
     late.sort(key=lambda queue: -_age(queue, now))
     yield from _unserved([queue for queue in late if queue.name not in served], now)
@@ -144,7 +145,7 @@ def _behind(reader: Reader, now: int) -> Iterator[Banner]:
         )
 
 
-def _grows(flow: Measured | None) -> bool:
+def _grows(flow: RunStats | None) -> bool:
     """Does more come than ends?"""
     return flow is not None and flow.added > flow.completed + flow.dead + flow.aborted
 

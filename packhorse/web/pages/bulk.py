@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from packhorse.core.errors import BadValue, QueueNotFound
 from packhorse.core.job import Job, Operation
-from packhorse.monitor.filter_words import parse_parts, say_which, split_words
+from packhorse.monitor.filters import chooses_some, parse_words_apart, split_words
 from packhorse.storage.records import Filter
 from packhorse.web.api.problem import Problem, problem_of
 from packhorse.web.pages.jobs import OPERATIONS, UNKNOWN_QUEUE, queue_names, row_of
@@ -70,8 +70,8 @@ def _ticked(call: Call, ids: list[str]) -> Meant:
 def _where(call: Call, asked: Asked) -> Filter:
     seen_at = _number(asked.field("seen_at")) if asked.field("seen_at") else call.reader.now()
     words = split_words([asked.field("filter")]) if asked.field("filter") else []
-    where = parse_parts(words, seen_at)
-    if not say_which(words, seen_at):
+    where = parse_words_apart(words, seen_at)
+    if not chooses_some(words, seen_at):
         raise BadValue("without a filter this would mean every job", hint="choose a state, a queue or a task first")
     return where
 

@@ -17,10 +17,9 @@ import msgspec
 from markupsafe import Markup
 
 from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND, to_datetime
-from packhorse.core.series import CAME, WENT
-from packhorse.monitor.job_text import cut
-from packhorse.monitor.measures import SHORTEST, Measured, longest_wait, measured
-from packhorse.monitor.text import significant
+from packhorse.core.metrics import CAME, WENT
+from packhorse.monitor.stats import SHORTEST_STEP, RunStats, longest_wait, run_stats
+from packhorse.monitor.text import shorten, significant
 from packhorse.storage.records import Point
 from packhorse.web.pages.ranges import Range
 
@@ -270,9 +269,9 @@ class Intervals:
                 self._sorted[point.at].append(point)
 
     @cached_property
-    def each(self) -> list[Measured]:
+    def each(self) -> list[RunStats]:
         """What each interval comes to; charts ask, and not every page has some."""
-        return [measured(self._sorted[at]) for at in self.times]
+        return [run_stats(self._sorted[at]) for at in self.times]
 
     def growth(self) -> dict[str, list[int]]:
         """By how many unfinished jobs each queue grew, interval by interval; those that did not change are left out.
@@ -372,7 +371,7 @@ def running_time(intervals: Intervals) -> Chart:
 
 def _durations(title: str, unit: str, intervals: Intervals, lines: list[Line]) -> Chart:
     """What goes from milliseconds to hours: one that took long leaves the others their room."""
-    return _chart(title, unit, intervals, lines, "lines", _span, SHORTEST)
+    return _chart(title, unit, intervals, lines, "lines", _span, SHORTEST_STEP)
 
 
 def unfinished(intervals: Intervals, present: dict[str, int], began_at: int | None = None, most: int = 4) -> Chart:
@@ -393,7 +392,7 @@ def unfinished(intervals: Intervals, present: dict[str, int], began_at: int | No
         }
     largest = sorted(history, key=lambda name: -max(history[name], default=0))
     lines = [
-        Line(cut(name, _LONG_NAME), f"hue{place}", list(map(float, history[name])))
+        Line(shorten(name, _LONG_NAME), f"hue{place}", list(map(float, history[name])))
         for place, name in enumerate(largest[:most])
     ]
     rest = largest[most:]

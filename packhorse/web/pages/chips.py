@@ -12,8 +12,15 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from packhorse.core.errors import BadValue
-from packhorse.monitor.filter_words import FILTER_WORDS, parse_parts, say_which, split_words, word_name
-from packhorse.monitor.named_filters import SIGN, spelled_out
+from packhorse.monitor.filters import (
+    FILTER_WORDS,
+    SIGN,
+    chooses_some,
+    expand_names,
+    parse_words_apart,
+    split_words,
+    word_name,
+)
 from packhorse.storage.records import Filter
 from packhorse.web.pages.page import address
 
@@ -35,7 +42,7 @@ class Chip(NamedTuple):
 
 def filter_of(query: Query, now: int) -> Filter:
     """The filter that the address of the list means."""
-    return parse_parts(_words(query), now)
+    return parse_words_apart(_words(query), now)
 
 
 def spelled_out_query(query: Query, filters: Mapping[str, str]) -> Query:
@@ -43,13 +50,13 @@ def spelled_out_query(query: Query, filters: Mapping[str, str]) -> Query:
     written = query.get("q", "")
     if SIGN not in written:
         return query
-    words = spelled_out([written], filters)
+    words = expand_names([written], filters)
     return {**query, "q": shlex.join(words)} if words != split_words([written]) else query
 
 
 def says_which(query: Query, now: int) -> bool:
     """Does the address choose some jobs, to whom something can be done? Its order alone does not."""
-    return say_which(_words(query), now)
+    return chooses_some(_words(query), now)
 
 
 def filter_text(query: Query) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from packhorse.core.clock import microseconds
-from packhorse.core.failure import Failure
 from packhorse.core.job import ABORTED, DEAD, RETRYING, State
-from packhorse.monitor.measures import measured
+from packhorse.core.outcome import Failure
+from packhorse.monitor.stats import run_stats
 from packhorse.storage.records import Count, FailureGroup, Filter, Page, Point
 from packhorse.web.pages import chart
 from packhorse.web.pages.chart import Intervals
@@ -65,7 +65,7 @@ def failures(call: Call, asked: Asked) -> Shown:
         "whole": sum(within(each, intervals) for each in counts.values()),
         "task": task,
         "range": chosen,
-        "ran": measured(intervals.points).runs,
+        "ran": run_stats(intervals.points).runs,
         "is_apart": is_apart,
         "open_number": len(of_task) - len(silenced),
         "silenced_number": len(silenced),

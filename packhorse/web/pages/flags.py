@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from packhorse.core.event import Event, Kind, Subject
-from packhorse.monitor.job_text import cut
+from packhorse.monitor.text import shorten
 from packhorse.web.pages.chart import Chart, Flag
 from packhorse.web.safe_text import safe
 
@@ -60,4 +60,4 @@ def _flag(event: Event) -> Flag:
     else:
         where = f" on {facts['host']}" if facts.get("host") else f": {facts['why']}" if facts.get("why") else ""
         text = f"{event.subject} {event.kind}{where}"
-    return Flag(event.at, _LOOKS[event.kind], safe(cut(text, _LONG)))
+    return Flag(event.at, _LOOKS[event.kind], safe(shorten(text, _LONG)))

@@ -13,8 +13,8 @@ from starlette.responses import HTMLResponse, Response
 from packhorse.core.clock import SECOND
 from packhorse.core.job import Operation, State, is_legal
 from packhorse.core.version import __version__
+from packhorse.monitor.stats import Totals
 from packhorse.monitor.text import count_text, size_text
-from packhorse.monitor.totals import Totals
 from packhorse.web.api.problem import Problem
 from packhorse.web.api.totals import totals_for
 from packhorse.web.pages import chart, words

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from functools import partial
 
-from packhorse.core.failure import Failure
 from packhorse.core.job import Job
-from packhorse.monitor.job_text import cut, try_text
+from packhorse.core.outcome import Failure
+from packhorse.monitor.text import attempt_text, shorten
 from packhorse.web.security.redaction import USUAL, Names, without_secrets
 
 _MOST_ARGUMENTS = 2_000
@@ -32,7 +32,7 @@ def issue_text(
 ) -> str:
     """The failure of this job; `args` and `why` as the page shows them, `versions` as "name 1.2", without `names`."""
     clean = partial(without_secrets, names=names)
-    head = cut(f"{failure.type}: {clean(failure.message.partition(chr(10))[0])}", _LONGEST)
+    head = shorten(f"{failure.type}: {clean(failure.message.partition(chr(10))[0])}", _LONGEST)
     kinds = f"; one of {same:,} failures of this kind" if same > 1 else ""
     return "\n".join(
         [
@@ -40,11 +40,11 @@ def issue_text(
             "",
             *([f"At {_code(failure.place)}.", ""] if failure.place else []),
             f"- call: {_code(clean(call))}",
-            f"- job: {_code(job.id)}, queue {_code(job.queue)}, {job.state}, attempt {try_text(job)}{kinds}",
+            f"- job: {_code(job.id)}, queue {_code(job.queue)}, {job.state}, attempt {attempt_text(job)}{kinds}",
             f"- why: {_code(clean(why))}",
             f"- versions: {', '.join(map(_code, versions))}",
             "",
-            *_fenced("Arguments", cut(clean(args), _MOST_ARGUMENTS), "json"),
+            *_fenced("Arguments", shorten(clean(args), _MOST_ARGUMENTS), "json"),
             *_fenced("Traceback", clean(failure.traceback or "(none was kept)"), "text"),
         ]
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from packhorse.core.errors import BadValue, JobNotFound
 from packhorse.core.job import ABORTED, QUEUED, Job, Operation, rank_of
-from packhorse.monitor.id_part import WHOLE
+from packhorse.monitor.filters import WHOLE_ID
 from packhorse.web.api.jobs import short_call
 from packhorse.web.api.problem import Problem
 from packhorse.web.pages.find import LIKE_AN_ID
@@ -30,7 +30,7 @@ _KEPT_AS = {"completed": "keep_completed", "dead": "keep_dead", "aborted": "keep
 @page("/jobs/{id}", "jobs")
 def job(call: Call, asked: Asked, id: str) -> Shown | Elsewhere:
     """Everything about one job; of one that is gone, its history. A part of an id leads to its job."""
-    if len(id) < WHOLE and LIKE_AN_ID.fullmatch(id):
+    if len(id) < WHOLE_ID and LIKE_AN_ID.fullmatch(id):
         found = call.reader.with_part(id)
         if len(found) == 1 and found[0].id != id:
             return Elsewhere(f"/jobs/{found[0].id}")

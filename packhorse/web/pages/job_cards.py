@@ -10,12 +10,12 @@ from typing import Any, NamedTuple, Self
 import msgspec
 
 from packhorse.core.event import Event, Kind
-from packhorse.core.failure import Failure
 from packhorse.core.job import DEAD, FINAL, HELD, RETRYING, RUNNING, WAITING, Job
+from packhorse.core.outcome import Failure
 from packhorse.core.version import __version__
-from packhorse.monitor.job_text import python_text, state_text, try_text
 from packhorse.monitor.serializers import object_fields
 from packhorse.monitor.stacks import stacks_of
+from packhorse.monitor.text import attempt_text, python_text, state_text
 from packhorse.storage.records import FailureGroup, LogLevel, LogLine, WorkerInfo
 from packhorse.web.api.jobs import short_call
 from packhorse.web.pages.issue_text import issue_text
@@ -156,7 +156,7 @@ def _result(seen: Seen) -> dict[str, Any]:
 
 def _facts(seen: Seen) -> dict[str, Any]:
     return {
-        "tries": try_text(seen.job),
+        "tries": attempt_text(seen.job),
         "worker": seen.worker,
         "code_version": _code_version(seen.call, seen.job, seen.failure),
         "time_left": _time_left(seen.job, seen.now),

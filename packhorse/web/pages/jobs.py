@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from packhorse.core.errors import BadValue, QueueNotFound
 from packhorse.core.job import FINAL, QUEUED, RETRYING, SCHEDULED, Job, Operation, State, is_legal
 from packhorse.monitor.filters import SLOWEST_OF
-from packhorse.monitor.job_text import cut, error_line, remark, state_text, try_text
+from packhorse.monitor.text import attempt_text, error_line, note_text, shorten, state_text
 from packhorse.storage.listing import means_all, order_of
 from packhorse.storage.records import Count, Filter, Page
 from packhorse.web.api.jobs import short_call
@@ -82,14 +82,14 @@ def row_of(job: Job, now: int) -> Row:
         if job.state in (State.SCHEDULED, State.RETRYING)
         else job.finished_at or job.started_at or job.queued_at
     )
-    text = remark(job) or _failed_before(job)
+    text = note_text(job) or _failed_before(job)
     return Row(
         job,
         state_text(job),
         safe(short_call(job)),
-        try_text(job),
+        attempt_text(job),
         safe(text),
-        safe(cut(job.args, _LONG_ARGS)),
+        safe(shorten(job.args, _LONG_ARGS)),
         job.waited(now),
         job.took(now),
         at,

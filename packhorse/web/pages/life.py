@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple
 from markupsafe import Markup
 
 from packhorse.core.event import Event, Kind
-from packhorse.core.failure import Failure
 from packhorse.core.job import FINAL, Job, Reason
+from packhorse.core.outcome import Failure
 from packhorse.web.pages.words import plain, span
 from packhorse.web.safe_text import safe
 

@@ -9,8 +9,8 @@ from typing import Any
 from packhorse.core.clock import HOUR
 from packhorse.core.job import RETRYING, RUNNING, UNFINISHED, Job, State
 from packhorse.core.settings import mask_url
-from packhorse.monitor.measures import Measured, by_task, measured
-from packhorse.monitor.schedules import words_and_slots
+from packhorse.monitor.schedules import describe_schedule
+from packhorse.monitor.stats import RunStats, run_stats, stats_by_task
 from packhorse.storage.records import FailureGroup, Filter, Point, QueueInfo
 from packhorse.web.pages import chart
 from packhorse.web.pages.chart import Intervals
@@ -40,7 +40,7 @@ def overview(call: Call, asked: Asked) -> Shown:
         "Overview",
         {
             "charts": _charts(reader, intervals, present) if not asked.is_quick else [],
-            "measured": measured(intervals.points),
+            "measured": run_stats(intervals.points),
             "before": _before(points, chosen, now),
             "seconds": chosen.length / 1e6,
             "next_retry": _next(reader, RETRYING),
@@ -70,12 +70,12 @@ def _charts(reader: Reader, intervals: Intervals, present: dict[str, int]) -> li
 
 def charts_of(
     reader: Reader, chosen: Range, keep: Any, oldest: int | None = None
-) -> tuple[list[chart.Chart], Measured]:
+) -> tuple[list[chart.Chart], RunStats]:
     """Throughput, waiting and running times of some points, and what they come to; `oldest` is since when the oldest of
     their jobs is in line."""
     intervals = Intervals([point for point in reader.series(chosen.span) if keep(point)], chosen, reader.now())
     charts = [chart.throughput(intervals), chart.waiting_time(intervals, oldest), chart.running_time(intervals)]
-    return charts, measured(intervals.points)
+    return charts, run_stats(intervals.points)
 
 
 def _has_jobs(reader: Reader, points: list[Point]) -> bool:
@@ -92,13 +92,13 @@ def _oldest(queues: Iterable[QueueInfo]) -> int | None:
     return min((each.oldest_queued_at for each in queues if each.oldest_queued_at and not each.is_paused), default=None)
 
 
-def _before(points: list[Point], chosen: Range, now: int) -> Measured | None:
+def _before(points: list[Point], chosen: Range, now: int) -> RunStats | None:
     """The same length of time before, as far as the points reach."""
     end, _ = chosen.bounds(now)
     start = end - chosen.length
     if start < now - chosen.span.length - HOUR:
         return None
-    return measured(point for point in points if start <= point.at < end)
+    return run_stats(point for point in points if start <= point.at < end)
 
 
 def _next(reader: Reader, state: State) -> int | None:
@@ -114,13 +114,13 @@ def _failing(
     return sorted([each for each in found if each[1]], key=lambda each: -each[1])
 
 
-def _slow(points: list[Point]) -> list[tuple[str, Measured]]:
+def _slow(points: list[Point]) -> list[tuple[str, RunStats]]:
     """The tasks that ran the longest. There may be thousands: only these few are measured."""
     ran: Counter[str] = Counter()
     for point in points:
         ran[point.task] += point.values.get("ran", 0)
     names = [name for name, _ in ran.most_common(_FEW)]
-    found = by_task(point for point in points if point.task in names)
+    found = stats_by_task(point for point in points if point.task in names)
     return [(name, found[name]) for name in names if found[name].runs]
 
 
@@ -134,7 +134,7 @@ def _coming(reader: Reader, now: int) -> list[tuple[int, str, str, str]]:
     found = []
     for schedule in reader.schedules():
         if schedule.paused_at is None:
-            says, slots = words_and_slots(schedule, now, 1)
+            says, slots = describe_schedule(schedule, now, 1)
             found += [(at, f"{schedule.name}: {says}", "/schedules", schedule.task) for at in slots]
     delayed = reader.find(Filter(states=frozenset({State.SCHEDULED})), None, _FEW).jobs
     found += [(job.due_at or now, "delayed job", f"/jobs/{job.id}", job.task) for job in delayed]

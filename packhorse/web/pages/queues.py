@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from packhorse.core.clock import MINUTE
 from packhorse.core.errors import BadValue
 from packhorse.core.job import HELD, UNFINISHED, WAITING, Job, Operation, State
-from packhorse.monitor.measures import Measured, by_queue, by_task
-from packhorse.monitor.served_queues import Crew, serves, tasks_to_expect
+from packhorse.monitor.served_queues import ServingWorkers, serves, tasks_to_expect
+from packhorse.monitor.stats import RunStats, stats_by_queue, stats_by_task
 from packhorse.storage.listing import IN_LINE, encode_cursor
 from packhorse.storage.records import Filter, Point, QueueInfo, Span, WorkerInfo
 from packhorse.web.api.problem import Problem
@@ -54,13 +54,13 @@ def queues(call: Call, asked: Asked) -> Shown:
     """Every queue."""
     now, found = call.reader.now(), call.reader.queues()
     points = call.reader.series(Span.TWO_HOURS)
-    recent = by_queue(point for point in points if point.at > now - _FLOW)
+    recent = stats_by_queue(point for point in points if point.at > now - _FLOW)
     history = _history(points, now)
-    crew, tasks = Crew(_alive(call, now)), _tasks_to_expect(call)
+    crew, tasks = ServingWorkers(_alive(call, now)), _tasks_to_expect(call)
     flows = [
         _flow(
             queue,
-            recent.get(queue.name, Measured()),
+            recent.get(queue.name, RunStats()),
             history.get(queue.name, []),
             crew.number_serving(queue.name, tasks.get(queue.name, ())),
         )
@@ -77,7 +77,7 @@ def _tasks_to_expect(call: Call) -> dict[str, set[str]]:
     return tasks_to_expect(call.reader.tallies(), call.reader.tasks())
 
 
-def _flow(queue: QueueInfo, recent: Measured, history: list[float], workers: int) -> Flow:
+def _flow(queue: QueueInfo, recent: RunStats, history: list[float], workers: int) -> Flow:
     length = _FLOW / MINUTE
     came, went = recent.added / length, (recent.completed + recent.dead + recent.aborted) / length
     waiting = queue.counts.get(State.QUEUED, 0)
@@ -124,7 +124,7 @@ def _queue_page(call: Call, asked: Asked, name: str, typed: dict[str, str], prob
         if not asked.is_quick
         else [],
         "measured": flow,
-        "tasks": sorted(by_task(intervals.points).items(), key=lambda item: -item[1].ran),
+        "tasks": sorted(stats_by_task(intervals.points).items(), key=lambda item: -item[1].ran),
         "rows": [row_of(job, now) for job in line],
         "urgencies": _urgencies(call, name, info.counts.get(State.QUEUED, 0)),
         "workers": workers,

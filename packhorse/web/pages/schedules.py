@@ -10,7 +10,7 @@ from packhorse.client.schedule import cron_of
 from packhorse.core.clock import DAY, MINUTE, to_datetime
 from packhorse.core.cron import Cron
 from packhorse.core.job import FINAL, Job
-from packhorse.monitor.schedules import late_by, words_and_slots
+from packhorse.monitor.schedules import describe_schedule, late_by
 from packhorse.storage.records import ScheduleInfo, Tick
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page, undoable
 from packhorse.web.pages.words import span
@@ -97,7 +97,7 @@ def _outcome(job: Job, now: int) -> str:
 
 
 def _planned(info: ScheduleInfo, now: int, ticks: list[Tick], jobs: dict[str, Job]) -> Planned:
-    says, slots = words_and_slots(info, now, _COMING)
+    says, slots = describe_schedule(info, now, _COMING)
     skipped = info.options.get("skip")
     last = jobs.get(info.last_job_id or "")
     is_coming = isinstance(skipped, int) and skipped > now

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from packhorse.core.clock import SECOND
 from packhorse.core.errors import TaskNotFound
 from packhorse.core.job import DEAD, FINAL
-from packhorse.core.series import LIMITS
-from packhorse.monitor.measures import Measured, by_task, steps_of
+from packhorse.core.metrics import LIMITS
+from packhorse.monitor.stats import RunStats, stats_by_task, step_counts
 from packhorse.storage.records import Filter, Point
 from packhorse.web.pages.jobs import row_of
 from packhorse.web.pages.overview import charts_of
@@ -34,8 +34,8 @@ def tasks(call: Call, asked: Asked) -> Shown:
         ran[point.task] += point.values.get("ran", 0)
     known = sorted(call.reader.tasks(), key=lambda task: (-ran[task.name], task.name))
     shown = {task.name: task for task in known[:_MOST]}
-    found = by_task(point for point in points if point.task in shown)
-    rows = [(task, found.get(name, Measured())) for name, task in shown.items()]
+    found = stats_by_task(point for point in points if point.task in shown)
+    rows = [(task, found.get(name, RunStats())) for name, task in shown.items()]
     whole = sum(ran[task.name] for task in known) / SECOND
     return Shown("tasks.html", "Tasks", {"rows": rows, "whole": whole, "total": len(known)})
 
@@ -75,4 +75,4 @@ def _histogram(points: Iterable[Point], kind: str) -> list[tuple[str, int]]:
     for point in points:
         sums.update(point.values)
     names = [*(f"≤ {span(limit)}" for limit in LIMITS), f"> {span(LIMITS[-1])}"]
-    return [(name, number) for name, number in zip(names, steps_of(sums, kind), strict=True) if number]
+    return [(name, number) for name, number in zip(names, step_counts(sums, kind), strict=True) if number]

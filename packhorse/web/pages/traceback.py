@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from packhorse.core.failure import is_library
+from packhorse.core.outcome import is_library
 from packhorse.web.safe_text import safe
 
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.*))?$')

@@ -10,8 +10,8 @@ from markupsafe import Markup, escape
 
 from packhorse.core.clock import SECOND, to_datetime
 from packhorse.core.job import State
-from packhorse.monitor.measures import bounded
 from packhorse.monitor.serializers import iso
+from packhorse.monitor.stats import percentile_bound
 from packhorse.monitor.text import rate_text, significant, size_text, span_text
 from packhorse.web.safe_text import safe
 
@@ -87,7 +87,7 @@ def percentile(value: float | None) -> str:
     """A percentile in seconds: "1.2 s", "≤ 1 ms"."""
     if value is None:
         return "–"
-    sign, duration = bounded(value)
+    sign, duration = percentile_bound(value)
     return f"{sign} {seconds(duration)}".strip()
 
 

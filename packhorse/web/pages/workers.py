@@ -6,12 +6,11 @@ from typing import Any, NamedTuple
 
 from packhorse.core.clock import SECOND
 from packhorse.core.errors import BadValue
-from packhorse.core.event import Subject
+from packhorse.core.event import ForemanAction, ForemanOrder, Subject
 from packhorse.core.job import Job, State
-from packhorse.core.order import Do, Order
-from packhorse.monitor.presence import Lost, busy_slots, crews_lost
-from packhorse.monitor.served_queues import served_by
-from packhorse.monitor.stacks import Stack, Stacks, crew_of, stacks_of
+from packhorse.monitor.liveness import ProcessGroup, busy_slots, group_processes
+from packhorse.monitor.served_queues import queues_served_by
+from packhorse.monitor.stacks import Stack, Stacks, stacks_of, workers_of
 from packhorse.storage.records import WorkerInfo
 from packhorse.web.api.jobs import short_call
 from packhorse.web.api.workers import scaling
@@ -43,7 +42,7 @@ class Process(NamedTuple):
     @property
     def patterns(self) -> list[str]:
         """What it serves besides the queues that its record names."""
-        return served_by(self.info)[len(self.info.queues) :]
+        return queues_served_by(self.info)[len(self.info.queues) :]
 
 
 class Crew(NamedTuple):
@@ -75,7 +74,7 @@ class Crew(NamedTuple):
 class Fallen(NamedTuple):
     """A crew that is gone without a word, how many jobs are in its hands, and some of them."""
 
-    crew: Lost
+    crew: ProcessGroup
     number: int
     jobs: list[Job]
 
@@ -124,7 +123,7 @@ def workers(call: Call, asked: Asked) -> Shown:
         "others": [host for host in hosts if host not in shown],
         "is_folded": sum(len(host.workers) for host in shown) > _WHOLE,
         "lost": lost,
-        "fallen": [_fallen(crew, jobs) for crew in crews_lost(gone)[:_MOST_SHOWN]],
+        "fallen": [_fallen(crew, jobs) for crew in group_processes(gone)[:_MOST_SHOWN]],
         "has_foreman": any(each.subject is Subject.FOREMAN for each in here),
         "clients": _clients(call)[:_ROWS],
         "may_order": may_order(call),
@@ -152,7 +151,7 @@ def _first_of(hosts: list[Host]) -> list[Host]:
     return shown
 
 
-def _fallen(crew: Lost, held: dict[str | None, list[Job]]) -> Fallen:
+def _fallen(crew: ProcessGroup, held: dict[str | None, list[Job]]) -> Fallen:
     jobs = [job for each in crew.everybody for job in held.get(each.id, [])]
     return Fallen(crew, len(jobs), jobs[:_MOST_NAMED])
 
@@ -209,7 +208,7 @@ class Stood(NamedTuple):
 def worker(call: Call, asked: Asked, id: str) -> Shown:
     """One worker, or the workers of one foreman, and where their threads stand."""
     chosen, now, held = call.reader.worker(id), call.reader.now(), _by_owner(call.reader.held())
-    stood = [_stood(call, each, held, now) for each in crew_of(chosen, call.reader.workers())]
+    stood = [_stood(call, each, held, now) for each in workers_of(chosen, call.reader.workers())]
     context = {
         "worker": _process(call, chosen, held, now),
         "stood": stood,
@@ -249,20 +248,20 @@ def stacks(call: Call, asked: Asked, id: str) -> Elsewhere:
 @deed("/workers/{id}/quiet")
 def quiet(call: Call, asked: Asked, id: str) -> Elsewhere:
     """Take no more jobs."""
-    _ordered(call, id, Order(Do.QUIET))
+    _ordered(call, id, ForemanOrder(ForemanAction.QUIET))
     return undoable(call, "/workers", "quieted", id)
 
 
 @deed("/workers/{id}/restart")
 def restart(call: Call, asked: Asked, id: str) -> Elsewhere:
     """Give way to fresh workers."""
-    return _ordered(call, id, Order(Do.RESTART))
+    return _ordered(call, id, ForemanOrder(ForemanAction.RESTART))
 
 
 @deed("/workers/{id}/stop", Role.ADMIN)
 def stop(call: Call, asked: Asked, id: str) -> Elsewhere:
     """End when what runs has ended."""
-    return _ordered(call, id, Order(Do.STOP))
+    return _ordered(call, id, ForemanOrder(ForemanAction.STOP))
 
 
 @deed("/workers/{id}/scale")
@@ -277,13 +276,13 @@ def scale(call: Call, asked: Asked, id: str) -> Shown | Elsewhere:
     return _ordered(call, id, order)
 
 
-def _replaces(foreman: WorkerInfo, order: Order) -> bool:
+def _replaces(foreman: WorkerInfo, order: ForemanOrder) -> bool:
     return order.slots is not None and order.slots != foreman.report.get("slots")
 
 
-def _ask_to_replace(call: Call, foreman: WorkerInfo, order: Order) -> Shown:
+def _ask_to_replace(call: Call, foreman: WorkerInfo, order: ForemanOrder) -> Shown:
     """Is that meant? What runs for longer begins anew."""
-    crew, now = {worker.id for worker in crew_of(foreman, call.reader.workers())}, call.reader.now()
+    crew, now = {worker.id for worker in workers_of(foreman, call.reader.workers())}, call.reader.now()
     running = [now - job.started_at for job in call.reader.held() if job.owner in crew and job.started_at is not None]
     context = {
         "foreman": foreman,
@@ -296,7 +295,7 @@ def _ask_to_replace(call: Call, foreman: WorkerInfo, order: Order) -> Shown:
     return Shown("scale.html", "Other slots?", context)
 
 
-def _ordered(call: Call, owner: str, order: Order) -> Elsewhere:
+def _ordered(call: Call, owner: str, order: ForemanOrder) -> Elsewhere:
     call.steps.order(owner, order)
     return Elsewhere("/workers?said=ordered")
 

@@ -21,8 +21,7 @@ from queue import Empty, SimpleQueue
 
 import msgspec
 
-from packhorse.core.failure import Failure
-from packhorse.core.outcome import Failed, Halted, Outcome, Released
+from packhorse.core.outcome import Failed, Failure, Halted, Outcome, Released
 from packhorse.worker import attempt
 from packhorse.worker.executors.child import decode_outcome, is_stop
 from packhorse.worker.executors.fork_server import Exit, ForkServer, signal_group

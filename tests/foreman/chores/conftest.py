@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from packhorse.core.clock import TurnedClock
+from packhorse.core.clock import ManualClock
 from packhorse.storage.memory import Memory
 
 
 @pytest.fixture
-def clock() -> TurnedClock:
-    return TurnedClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def storage(clock: TurnedClock) -> Memory:
+def storage(clock: ManualClock) -> Memory:
     return Memory(clock)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from packhorse.conformance.builders import add, in_state, stored
-from packhorse.core.clock import SECOND, TurnedClock
+from packhorse.core.clock import SECOND, ManualClock
 from packhorse.core.job import ABORTED, QUEUED, RUNNING
 from packhorse.core.settings import Settings
 from packhorse.foreman.chores import all_chores
@@ -36,7 +36,7 @@ def test_on_an_empty_storage_all_wait_for_their_interval(storage: Memory):
     assert [chore.run() in (None, chore.interval) for chore in chores] == [True] * 9
 
 
-def test_one_round_of_all_puts_everything_in_order(storage: Memory, clock: TurnedClock):
+def test_one_round_of_all_puts_everything_in_order(storage: Memory, clock: ManualClock):
     due = add(storage, delay=SECOND)
     stale = add(storage, expires=SECOND)
     lost = in_state(storage, RUNNING)
@@ -48,7 +48,7 @@ def test_one_round_of_all_puts_everything_in_order(storage: Memory, clock: Turne
     assert [stored(storage, job.id).state for job in (due, stale, lost)] == [QUEUED, ABORTED, QUEUED]
 
 
-def test_doing_everything_twice_changes_nothing_more(storage: Memory, clock: TurnedClock):
+def test_doing_everything_twice_changes_nothing_more(storage: Memory, clock: ManualClock):
     in_state(storage, RUNNING)
     add(storage, delay=SECOND)
     clock.turn(60)

@@ -10,7 +10,7 @@ import pytest
 
 from packhorse import BadValue, Packhorse
 from packhorse.conformance.builders import in_state
-from packhorse.core.clock import TurnedClock
+from packhorse.core.clock import ManualClock
 from packhorse.core.event import Kind
 from packhorse.core.job import DEAD
 from packhorse.core.settings import Settings
@@ -102,7 +102,7 @@ def walk(chore: DropDead) -> int:
     return runs
 
 
-def test_those_that_must_stay_are_not_looked_at_again_every_minute(storage: Memory, clock: TurnedClock):
+def test_those_that_must_stay_are_not_looked_at_again_every_minute(storage: Memory, clock: ManualClock):
     add_dead(storage, 250, persistent=True)
     clock.turn(120)
     chore = DropDead(storage)
@@ -117,7 +117,7 @@ def test_those_that_must_stay_are_not_looked_at_again_every_minute(storage: Memo
     assert walk(chore) == 3
 
 
-def test_a_long_walk_of_one_task_holds_up_no_other(storage: Memory, clock: TurnedClock):
+def test_a_long_walk_of_one_task_holds_up_no_other(storage: Memory, clock: ManualClock):
     storage.announce([TaskInfo("skip", "skip", {"skip_dead": True}), TaskInfo("other", "other", {"skip_dead": True})])
     chore = DropDead(storage)
     chore.run()
@@ -132,7 +132,7 @@ def test_a_long_walk_of_one_task_holds_up_no_other(storage: Memory, clock: Turne
     assert storage.get(died) is None
 
 
-def test_a_job_whose_subscriber_has_gone_is_dropped_within_the_hour(storage: Memory, clock: TurnedClock):
+def test_a_job_whose_subscriber_has_gone_is_dropped_within_the_hour(storage: Memory, clock: ManualClock):
     storage.join_client(ClientInfo("billing"))
     (wanted,) = add_dead(storage, subscriber="billing")
     chore = DropDead(storage)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from packhorse.core.clock import HOUR, MINUTE, TurnedClock
+from packhorse.core.clock import HOUR, MINUTE, ManualClock
 from packhorse.core.event import Kind
 from packhorse.foreman.chores.end_pauses import EndPauses
 from packhorse.storage.memory import Memory
-from packhorse.storage.moving import Move, Stage
 from packhorse.storage.records import EventFilter, QueueInfo
+from packhorse.storage.transfer import Move, Stage
 
 
 def paused(storage: Memory) -> set[str]:
     return {queue.name for queue in storage.queues() if queue.is_paused}
 
 
-def test_a_pause_ends_when_its_time_is_over(storage: Memory, clock: TurnedClock):
+def test_a_pause_ends_when_its_time_is_over(storage: Memory, clock: ManualClock):
     storage.pause("short", duration=MINUTE)
     storage.pause("long", duration=HOUR)
     storage.pause("for ever")
@@ -37,7 +37,7 @@ def test_it_is_foreseen(storage: Memory):
     assert EndPauses(storage).due_in(storage.outlook("foreman", [])) == MINUTE
 
 
-def test_the_pauses_of_a_storage_that_is_moved_are_left_to_the_new_one(storage: Memory, clock: TurnedClock):
+def test_the_pauses_of_a_storage_that_is_moved_are_left_to_the_new_one(storage: Memory, clock: ManualClock):
     storage.pause("short", duration=MINUTE)
     storage.set_move(Move("copy", Stage.FROZEN, "redis://elsewhere", 1), expected=None)
     clock.turn("1h")

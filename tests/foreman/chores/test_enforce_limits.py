@@ -10,11 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from packhorse.conformance.builders import add, history, in_state, kinds, run, stored
-from packhorse.core.clock import SECOND, TurnedClock
+from packhorse.core.clock import SECOND, ManualClock
 from packhorse.core.event import Kind, Subject
-from packhorse.core.failure import Failure
 from packhorse.core.job import ABORTED, QUEUED, RESERVED, RETRYING, RUNNING, Job, Reason, State
-from packhorse.core.outcome import Completed, Overrun, Verdict
+from packhorse.core.outcome import Completed, Failure, Overrun, Verdict
 from packhorse.core.settings import Settings
 from packhorse.foreman.chores.enforce_limits import EnforceLimits
 from packhorse.storage.memory import Memory
@@ -43,7 +42,7 @@ def enforce(
     return chore.run(), ended
 
 
-def test_a_job_that_its_worker_does_not_end_in_time_is_ended(storage: Memory, clock: TurnedClock):
+def test_a_job_that_its_worker_does_not_end_in_time_is_ended(storage: Memory, clock: ManualClock):
     job = in_state(storage, RUNNING, timeout=3 * SECOND)
     clock.turn(3 + GRACE - 1)
     assert enforce(storage) == (1.0, [])
@@ -62,7 +61,7 @@ def test_a_job_that_its_worker_does_not_end_in_time_is_ended(storage: Memory, cl
     assert storage.finish([Completed(job.token)]) == [Verdict.STALE]
 
 
-def test_the_last_attempt_ends_as_aborted(storage: Memory, clock: TurnedClock):
+def test_the_last_attempt_ends_as_aborted(storage: Memory, clock: ManualClock):
     job = in_state(storage, RUNNING, timeout=3 * SECOND, max_attempts=1)
     clock.turn(3 + GRACE)
 
@@ -71,7 +70,7 @@ def test_the_last_attempt_ends_as_aborted(storage: Memory, clock: TurnedClock):
     assert (stored(storage, job.id).state, stored(storage, job.id).reason) == (ABORTED, Reason.JOB_TIMEOUT)
 
 
-def test_what_the_caller_did_not_choose_the_task_says(storage: Memory, clock: TurnedClock):
+def test_what_the_caller_did_not_choose_the_task_says(storage: Memory, clock: ManualClock):
     storage.announce([TaskInfo("send", "mail", {"timeout": 3 * SECOND})])
     job, patient = in_state(storage, RUNNING), in_state(storage, RUNNING, timeout=60 * SECOND)
     clock.turn(3 + GRACE)
@@ -81,7 +80,7 @@ def test_what_the_caller_did_not_choose_the_task_says(storage: Memory, clock: Tu
     assert [stored(storage, each.id).state for each in (job, patient)] == [RETRYING, RUNNING]
 
 
-def test_a_job_that_falls_silent_is_ended(storage: Memory, clock: TurnedClock):
+def test_a_job_that_falls_silent_is_ended(storage: Memory, clock: ManualClock):
     silent, lively = (in_state(storage, RUNNING, idle_timeout=5 * SECOND) for _ in range(2))
     clock.turn(5 + GRACE - 1)
     storage.check_in([CheckIn(lively.token)])
@@ -92,7 +91,7 @@ def test_a_job_that_falls_silent_is_ended(storage: Memory, clock: TurnedClock):
     assert [stored(storage, each.id).state for each in (silent, lively)] == [RETRYING, RUNNING]
 
 
-def test_a_job_that_was_asked_to_stop_and_does_not_is_aborted(storage: Memory, clock: TurnedClock):
+def test_a_job_that_was_asked_to_stop_and_does_not_is_aborted(storage: Memory, clock: ManualClock):
     job = in_state(storage, RUNNING)
     storage.abort([job.id], by="eve")
     clock.turn(GRACE)
@@ -103,7 +102,7 @@ def test_a_job_that_was_asked_to_stop_and_does_not_is_aborted(storage: Memory, c
     assert kinds(storage, job.id)[-2:] == [Kind.ABORT_ASKED, Kind.ABORTED]
 
 
-def test_jobs_without_limits_and_those_that_have_not_begun_are_left_alone(storage: Memory, clock: TurnedClock):
+def test_jobs_without_limits_and_those_that_have_not_begun_are_left_alone(storage: Memory, clock: ManualClock):
     jobs = [in_state(storage, RUNNING), in_state(storage, RESERVED, timeout=SECOND), add(storage, timeout=SECOND)]
     clock.turn("1d")
 
@@ -111,7 +110,7 @@ def test_jobs_without_limits_and_those_that_have_not_begun_are_left_alone(storag
     assert [stored(storage, job.id).state for job in jobs] == [RUNNING, RESERVED, QUEUED]
 
 
-def test_a_foreman_that_is_not_steady_ends_nothing(storage: Memory, clock: TurnedClock):
+def test_a_foreman_that_is_not_steady_ends_nothing(storage: Memory, clock: ManualClock):
     """After an outage workers have outcomes to deliver, which say more than any limit."""
     job = in_state(storage, RUNNING, timeout=3 * SECOND)
     clock.turn("1h")
@@ -121,7 +120,7 @@ def test_a_foreman_that_is_not_steady_ends_nothing(storage: Memory, clock: Turne
     assert stored(storage, job.id) == job
 
 
-def test_a_foreman_ends_its_own_worker_first(storage: Memory, clock: TurnedClock):
+def test_a_foreman_ends_its_own_worker_first(storage: Memory, clock: ManualClock):
     job = in_state(storage, RUNNING, timeout=3 * SECOND)
     clock.turn(3 + GRACE)
 
@@ -141,7 +140,7 @@ def in_worker_of_ours(storage: Memory, state: State = RUNNING, **options: Any) -
 
 @pytest.mark.parametrize("own", [(), ("eve",)], ids=["of another foreman", "of this foreman"])
 def test_what_a_newer_version_announces_ends_no_job_of_a_healthy_worker(
-    storage: Memory, clock: TurnedClock, own: Collection[str]
+    storage: Memory, clock: ManualClock, own: Collection[str]
 ):
     job, neighbour = in_worker_of_ours(storage), in_worker_of_ours(storage, timeout=SECOND)
     storage.announce([TaskInfo("send", "mail", {"timeout": 3 * SECOND})])
@@ -154,7 +153,7 @@ def test_what_a_newer_version_announces_ends_no_job_of_a_healthy_worker(
 
 
 def test_no_jobs_are_read_while_no_worker_is_foreign_or_stuck(
-    storage: Memory, clock: TurnedClock, monkeypatch: pytest.MonkeyPatch
+    storage: Memory, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ):
     in_worker_of_ours(storage, timeout=SECOND)
     clock.turn("1h")
@@ -167,7 +166,7 @@ def test_no_jobs_are_read_while_no_worker_is_foreign_or_stuck(
 @pytest.mark.parametrize("option", ["timeout", "announced", "abort"])
 @pytest.mark.parametrize("state", [RUNNING, RESERVED])
 def test_a_stuck_worker_is_ended_for_a_job_whose_time_is_over(
-    storage: Memory, clock: TurnedClock, state: State, option: str
+    storage: Memory, clock: ManualClock, state: State, option: str
 ):
     """It may be stuck since before it could say that the job runs."""
     job = in_worker_of_ours(storage, state, lived=True, **({"timeout": 3 * SECOND} if option == "timeout" else {}))
@@ -189,7 +188,7 @@ def test_a_stuck_worker_is_ended_for_a_job_whose_time_is_over(
     assert stored(storage, job.id).state is state, "nothing is said of it before its worker is dead"
 
 
-def test_what_has_ended_or_not_begun_in_a_stuck_worker_is_not_over(storage: Memory, clock: TurnedClock):
+def test_what_has_ended_or_not_begun_in_a_stuck_worker_is_not_over(storage: Memory, clock: ManualClock):
     guilty = in_worker_of_ours(storage)
     in_worker_of_ours(storage, timeout=SECOND)
     in_worker_of_ours(storage, RESERVED, timeout=SECOND)
@@ -199,7 +198,7 @@ def test_what_has_ended_or_not_begun_in_a_stuck_worker_is_not_over(storage: Memo
 
 
 @pytest.mark.parametrize("number", [3, 30])
-def test_the_jobs_of_however_many_foreign_workers_are_ended(storage: Memory, clock: TurnedClock, number: int):
+def test_the_jobs_of_however_many_foreign_workers_are_ended(storage: Memory, clock: ManualClock, number: int):
     ours = in_worker_of_ours(storage, timeout=SECOND)
     jobs = [in_state(storage, RUNNING, owner=f"ruby-{each}", timeout=SECOND) for each in range(number)]
     clock.turn(60)
@@ -210,7 +209,7 @@ def test_the_jobs_of_however_many_foreign_workers_are_ended(storage: Memory, clo
     assert stored(storage, ours.id) == ours
 
 
-def test_the_foreign_worker_of_another_foreman_is_left_to_that_for_a_while(storage: Memory, clock: TurnedClock):
+def test_the_foreign_worker_of_another_foreman_is_left_to_that_for_a_while(storage: Memory, clock: ManualClock):
     storage.join(WorkerInfo("boss", Subject.FOREMAN))
     storage.join(WorkerInfo("ann", foreman="boss"))
     job = in_state(storage, RUNNING, timeout=3 * SECOND)
@@ -228,7 +227,7 @@ def test_the_foreign_worker_of_another_foreman_is_left_to_that_for_a_while(stora
 
 @pytest.mark.parametrize("backoff", ['{"type":"fixed","delay_ms":5000}', "nonsense"])
 def test_the_wait_is_the_jobs_own_and_nothing_in_a_job_harms_the_others(
-    storage: Memory, clock: TurnedClock, backoff: str
+    storage: Memory, clock: ManualClock, backoff: str
 ):
     jobs = [in_state(storage, RUNNING, timeout=SECOND) for _ in range(2)]
     storage._jobs[jobs[0].id] = replace(jobs[0], backoff=backoff)
@@ -241,7 +240,7 @@ def test_the_wait_is_the_jobs_own_and_nothing_in_a_job_harms_the_others(
         assert stored(storage, jobs[0].id).due_at == clock() + 5 * SECOND
 
 
-def test_the_failure_is_one_of_its_own_kind(storage: Memory, clock: TurnedClock):
+def test_the_failure_is_one_of_its_own_kind(storage: Memory, clock: ManualClock):
     job = run(storage, add(storage, timeout=SECOND))
     clock.turn(60)
 

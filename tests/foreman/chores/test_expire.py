@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from packhorse.conformance.builders import add, stored
-from packhorse.core.clock import SECOND, TurnedClock
+from packhorse.core.clock import SECOND, ManualClock
 from packhorse.core.job import ABORTED, QUEUED, Reason
 from packhorse.foreman.chores.expire import Expire
 from packhorse.storage.memory import Memory
 
 
-def test_a_job_that_waited_too_long_is_aborted(storage: Memory, clock: TurnedClock):
+def test_a_job_that_waited_too_long_is_aborted(storage: Memory, clock: ManualClock):
     job = add(storage, expires=SECOND)
     other = add(storage, expires=2 * SECOND)
     clock.turn(1)
@@ -27,7 +27,7 @@ def test_it_is_foreseen(storage: Memory):
     assert Expire(storage).due_in(storage.outlook("foreman", [])) == SECOND
 
 
-def test_it_goes_on_at_once_while_more_are_over(storage: Memory, clock: TurnedClock):
+def test_it_goes_on_at_once_while_more_are_over(storage: Memory, clock: ManualClock):
     for _ in range(501):
         add(storage, expires=SECOND)
     clock.turn(1)

@@ -7,7 +7,7 @@ from unittest.mock import create_autospec
 import pytest
 
 from packhorse.conformance.builders import add, in_state, stored
-from packhorse.core.clock import HOUR, TurnedClock
+from packhorse.core.clock import HOUR, ManualClock
 from packhorse.core.job import QUEUED, RETRYING, SCHEDULED
 from packhorse.foreman.chores.promote import Promote
 from packhorse.storage.contract import Storage
@@ -15,7 +15,7 @@ from packhorse.storage.memory import Memory
 
 
 @pytest.mark.parametrize("state", [SCHEDULED, RETRYING])
-def test_a_due_job_comes_into_line(storage: Memory, clock: TurnedClock, state):
+def test_a_due_job_comes_into_line(storage: Memory, clock: ManualClock, state):
     job = in_state(storage, state)
     clock.turn("1h")
 
@@ -24,7 +24,7 @@ def test_a_due_job_comes_into_line(storage: Memory, clock: TurnedClock, state):
     assert stored(storage, job.id).state is QUEUED
 
 
-def test_a_job_that_is_not_due_stays(storage: Memory, clock: TurnedClock):
+def test_a_job_that_is_not_due_stays(storage: Memory, clock: ManualClock):
     job = add(storage, delay=HOUR)
     clock.set(clock() + HOUR - 1)
 
@@ -40,7 +40,7 @@ def test_it_runs_again_when_the_next_job_is_due_or_after_its_interval(storage: M
     assert Promote(storage).run() == again
 
 
-def test_after_promoting_it_knows_the_next_one(storage: Memory, clock: TurnedClock):
+def test_after_promoting_it_knows_the_next_one(storage: Memory, clock: ManualClock):
     add(storage, delay=1_000)
     add(storage, delay=3_000)
     clock.turn("1ms")
@@ -48,7 +48,7 @@ def test_after_promoting_it_knows_the_next_one(storage: Memory, clock: TurnedClo
     assert Promote(storage).run() == 0.002
 
 
-def test_it_goes_on_at_once_while_more_are_due(storage: Memory, clock: TurnedClock):
+def test_it_goes_on_at_once_while_more_are_due(storage: Memory, clock: ManualClock):
     for _ in range(501):
         add(storage, delay=1_000)
     clock.turn(1)

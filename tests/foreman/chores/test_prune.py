@@ -7,7 +7,7 @@ from unittest.mock import create_autospec
 import pytest
 
 from packhorse.conformance.builders import in_state
-from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND, TurnedClock
+from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND, ManualClock
 from packhorse.core.event import Kind
 from packhorse.core.job import ABORTED, COMPLETED, DEAD
 from packhorse.core.settings import Settings
@@ -45,7 +45,7 @@ def test_the_settings_say_how_long_things_are_kept():
     assert retention(settings) == Retention(completed=1, dead=2, aborted=3, events=4, clients=5)
 
 
-def test_finished_jobs_go_when_their_time_is_over(storage: Memory, clock: TurnedClock):
+def test_finished_jobs_go_when_their_time_is_over(storage: Memory, clock: ManualClock):
     jobs = [in_state(storage, state) for state in (COMPLETED, DEAD, ABORTED)]
     prune = prune_of(storage, Settings(keep_completed=HOUR, keep_dead=DAY, keep_aborted=2 * DAY))
     left = []
@@ -58,7 +58,7 @@ def test_finished_jobs_go_when_their_time_is_over(storage: Memory, clock: Turned
     assert left == [[False, True, True], [False, False, True], [False, False, False]]
 
 
-def test_a_silent_client_is_forgotten(storage: Memory, clock: TurnedClock):
+def test_a_silent_client_is_forgotten(storage: Memory, clock: ManualClock):
     storage.join_client(ClientInfo("billing"))
     clock.turn("20h")
     storage.join_client(ClientInfo("shop"))
@@ -70,7 +70,7 @@ def test_a_silent_client_is_forgotten(storage: Memory, clock: TurnedClock):
     assert [event.owner for event in storage.events(EventFilter(kind=Kind.TIMED_OUT))] == ["billing"]
 
 
-def test_while_nothing_is_certain_nothing_goes(storage: Memory, clock: TurnedClock):
+def test_while_nothing_is_certain_nothing_goes(storage: Memory, clock: ManualClock):
     storage.join_client(ClientInfo("billing"))
     jobs = [in_state(storage, state).id for state in (COMPLETED, DEAD, ABORTED)]
     events = storage.events(EventFilter())
@@ -83,7 +83,7 @@ def test_while_nothing_is_certain_nothing_goes(storage: Memory, clock: TurnedClo
     assert storage.events(EventFilter()) == events
 
 
-def test_a_clock_that_is_set_meanwhile_makes_nothing_old(storage: Memory, clock: TurnedClock):
+def test_a_clock_that_is_set_meanwhile_makes_nothing_old(storage: Memory, clock: ManualClock):
     storage.join_client(ClientInfo("billing"))
     job = in_state(storage, COMPLETED)
     seen = clock()
@@ -123,7 +123,7 @@ def test_it_comes_round_often_enough_to_notice_that_a_client_went(storage: Memor
     assert prune_of(storage, Settings(client_timeout=timeout)).interval == interval
 
 
-def test_settings_that_are_read_again_say_how_long_things_are_kept(storage: Memory, clock: TurnedClock):
+def test_settings_that_are_read_again_say_how_long_things_are_kept(storage: Memory, clock: ManualClock):
     job = in_state(storage, COMPLETED)
     prune = prune_of(storage, Settings(keep_completed=DAY))
     timetable = Timetable([prune])

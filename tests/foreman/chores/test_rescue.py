@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from packhorse.conformance.builders import add, history, in_state, join, stored
-from packhorse.core.clock import SECOND, TurnedClock
+from packhorse.core.clock import SECOND, ManualClock
 from packhorse.core.event import Kind, Subject
 from packhorse.core.job import HELD, QUEUED, RANK_HALTED, RANK_RECOVERED, RUNNING
 from packhorse.core.settings import Settings
@@ -20,7 +20,7 @@ def rescue(storage: Memory, *steady: bool) -> Rescue:
     return Rescue(storage, Settings(), lambda: storage.now() if next(answers, True) else None)
 
 
-def test_the_jobs_of_a_silent_worker_are_taken_back(storage: Memory, clock: TurnedClock):
+def test_the_jobs_of_a_silent_worker_are_taken_back(storage: Memory, clock: ManualClock):
     job = in_state(storage, RUNNING)
     clock.turn(16)
 
@@ -32,7 +32,7 @@ def test_the_jobs_of_a_silent_worker_are_taken_back(storage: Memory, clock: Turn
     assert halted.data == {"why": "its worker was silent for 15s", "halts": 1}
 
 
-def test_the_jobs_of_a_live_worker_are_left_alone(storage: Memory, clock: TurnedClock):
+def test_the_jobs_of_a_live_worker_are_left_alone(storage: Memory, clock: ManualClock):
     job = in_state(storage, RUNNING)
     clock.turn(15)
 
@@ -41,7 +41,7 @@ def test_the_jobs_of_a_live_worker_are_left_alone(storage: Memory, clock: Turned
     assert stored(storage, job.id).state is RUNNING
 
 
-def test_a_foreman_that_is_not_steady_rescues_nothing(storage: Memory, clock: TurnedClock):
+def test_a_foreman_that_is_not_steady_rescues_nothing(storage: Memory, clock: ManualClock):
     job = in_state(storage, RUNNING)
     clock.turn(60)
 
@@ -50,7 +50,7 @@ def test_a_foreman_that_is_not_steady_rescues_nothing(storage: Memory, clock: Tu
     assert stored(storage, job.id).state is RUNNING
 
 
-def test_a_clock_that_is_set_after_the_foreman_was_asked_costs_nobody_a_job(storage: Memory, clock: TurnedClock):
+def test_a_clock_that_is_set_after_the_foreman_was_asked_costs_nobody_a_job(storage: Memory, clock: ManualClock):
     job = in_state(storage, RUNNING)
 
     def steady_time() -> int:
@@ -64,7 +64,7 @@ def test_a_clock_that_is_set_after_the_foreman_was_asked_costs_nobody_a_job(stor
     assert [worker.id for worker in storage.workers()] == [job.owner]
 
 
-def test_a_clock_that_is_set_does_not_make_other_foremen_seem_dead(storage: Memory, clock: TurnedClock):
+def test_a_clock_that_is_set_does_not_make_other_foremen_seem_dead(storage: Memory, clock: ManualClock):
     job = in_state(storage, RUNNING)
     clock.turn(16)
     for foreman in ("f", "g"):
@@ -77,7 +77,7 @@ def test_a_clock_that_is_set_does_not_make_other_foremen_seem_dead(storage: Memo
     assert stored(storage, job.id).rank == RANK_HALTED
 
 
-def test_the_jobs_of_a_worker_whose_own_lease_is_longer_are_left_alone(storage: Memory, clock: TurnedClock):
+def test_the_jobs_of_a_worker_whose_own_lease_is_longer_are_left_alone(storage: Memory, clock: ManualClock):
     storage.join(WorkerInfo("ann", info={"lease_s": 90.0}))
     job = in_state(storage, RUNNING, owner="ann")
     clock.turn(20)
@@ -87,7 +87,7 @@ def test_the_jobs_of_a_worker_whose_own_lease_is_longer_are_left_alone(storage: 
     assert stored(storage, job.id) == job
 
 
-def test_a_foreman_that_may_be_silent_for_longer_is_company(storage: Memory, clock: TurnedClock):
+def test_a_foreman_that_may_be_silent_for_longer_is_company(storage: Memory, clock: ManualClock):
     storage.join(WorkerInfo("slow", Subject.FOREMAN, info={"lease_s": 90.0}))
     job = in_state(storage, RUNNING)
     clock.turn(20)
@@ -98,7 +98,7 @@ def test_a_foreman_that_may_be_silent_for_longer_is_company(storage: Memory, clo
     assert stored(storage, job.id).rank == RANK_HALTED
 
 
-def test_it_goes_on_until_nothing_is_left(storage: Memory, clock: TurnedClock):
+def test_it_goes_on_until_nothing_is_left(storage: Memory, clock: ManualClock):
     for _ in range(1_001):
         add(storage)
     storage.reserve(join(storage), {"mail": 1}, 1_001)
@@ -109,7 +109,7 @@ def test_it_goes_on_until_nothing_is_left(storage: Memory, clock: TurnedClock):
     assert (storage.count(Filter(states=HELD)).number, storage.workers()) == (0, [])
 
 
-def test_it_stops_when_the_foreman_is_steady_no_more(storage: Memory, clock: TurnedClock):
+def test_it_stops_when_the_foreman_is_steady_no_more(storage: Memory, clock: ManualClock):
     for _ in range(501):
         add(storage)
     storage.reserve(join(storage), {"mail": 1}, 501)
@@ -120,7 +120,7 @@ def test_it_stops_when_the_foreman_is_steady_no_more(storage: Memory, clock: Tur
     assert storage.count(Filter(states=HELD)).number == 1
 
 
-def test_what_a_lone_foreman_finds_at_first_goes_before_all_others(storage: Memory, clock: TurnedClock):
+def test_what_a_lone_foreman_finds_at_first_goes_before_all_others(storage: Memory, clock: ManualClock):
     at_first, later = in_state(storage, RUNNING), in_state(storage, RUNNING, owner="bob")
     storage.join(WorkerInfo("f", Subject.FOREMAN))
     clock.turn(10)
@@ -136,7 +136,7 @@ def test_what_a_lone_foreman_finds_at_first_goes_before_all_others(storage: Memo
     assert stored(storage, later.id).rank == RANK_HALTED
 
 
-def test_where_other_foremen_live_the_application_has_not_died(storage: Memory, clock: TurnedClock):
+def test_where_other_foremen_live_the_application_has_not_died(storage: Memory, clock: ManualClock):
     job = in_state(storage, RUNNING)
     clock.turn(16)
     for foreman in ("f", "g"):
@@ -172,7 +172,7 @@ def test_however_long_the_lease_is_it_looks_for_jobs_that_nobody_holds(storage: 
     assert chore.interval == 10.0
 
 
-def test_a_frozen_worker_of_this_machine_is_ended_before_its_jobs_are_taken_back(storage: Memory, clock: TurnedClock):
+def test_a_frozen_worker_of_this_machine_is_ended_before_its_jobs_are_taken_back(storage: Memory, clock: ManualClock):
     job = in_state(storage, RUNNING)
     ended: list[tuple[set[str], object]] = []
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from packhorse.conformance.builders import add
-from packhorse.core.clock import TurnedClock
+from packhorse.core.clock import ManualClock
 from packhorse.foreman.chores.roll_up import RollUp
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import Span
 
 
-def test_old_minutes_become_hours(storage: Memory, clock: TurnedClock):
+def test_old_minutes_become_hours(storage: Memory, clock: ManualClock):
     add(storage)
     clock.turn("1m")
     add(storage)

@@ -16,7 +16,7 @@ import pytest
 from packhorse.client.app import Packhorse
 from packhorse.client.schedule import slot_id
 from packhorse.conformance.builders import add, find_all, finish, run
-from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND, TurnedClock, from_datetime, to_datetime
+from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND, ManualClock, from_datetime, to_datetime
 from packhorse.core.cron import Cron
 from packhorse.core.job import Job, UniqueLock
 from packhorse.core.outcome import Completed
@@ -54,7 +54,7 @@ def local(*moment: int) -> int:
 # --- one slot -------------------------------------------------------------------------------------------------------
 
 
-def test_a_slot_that_is_due_becomes_a_job_and_a_tick(storage: Memory, clock: TurnedClock):
+def test_a_slot_that_is_due_becomes_a_job_and_a_tick(storage: Memory, clock: ManualClock):
     schedule = put(storage, args='{"kind":"daily"}', queue="reports")
     clock.set(schedule.next_at)
 
@@ -67,7 +67,7 @@ def test_a_slot_that_is_due_becomes_a_job_and_a_tick(storage: Memory, clock: Tur
     assert stored(storage).next_at == schedule.next_at + MINUTE
 
 
-def test_before_its_slot_nothing_happens(storage: Memory, clock: TurnedClock):
+def test_before_its_slot_nothing_happens(storage: Memory, clock: ManualClock):
     schedule = put(storage)
     clock.set(schedule.next_at - 1)
 
@@ -76,7 +76,7 @@ def test_before_its_slot_nothing_happens(storage: Memory, clock: TurnedClock):
     assert (find_all(storage), storage.ticks("report")) == ([], [])
 
 
-def test_the_job_is_as_its_schedule_was_told(storage: Memory, clock: TurnedClock):
+def test_the_job_is_as_its_schedule_was_told(storage: Memory, clock: ManualClock):
     wanted = {"priority": 7, "max_attempts": 2, "timeout": 5 * SECOND, "meta": '{"a":1}', "created_by": "code"}
     put(storage, options={"job": {**wanted, "unique": {"key": "report:x", "until": "start"}}})
     clock.turn("1m")
@@ -88,7 +88,7 @@ def test_the_job_is_as_its_schedule_was_told(storage: Memory, clock: TurnedClock
     assert (job.queue, job.unique_key) == ("report", "report:x")
 
 
-def test_a_paused_schedule_does_not_tick(storage: Memory, clock: TurnedClock):
+def test_a_paused_schedule_does_not_tick(storage: Memory, clock: ManualClock):
     put(storage)
     storage.pause_schedule("report", True)
     clock.turn("1m")
@@ -98,7 +98,7 @@ def test_a_paused_schedule_does_not_tick(storage: Memory, clock: TurnedClock):
     assert find_all(storage) == []
 
 
-def test_the_id_of_a_job_follows_from_schedule_and_slot(clock: TurnedClock):
+def test_the_id_of_a_job_follows_from_schedule_and_slot(clock: ManualClock):
     ids = [slot_id(name, clock() + second) for name in ("a", "b") for second in (0, SECOND)]
 
     assert len(set(ids)) == 4
@@ -108,7 +108,7 @@ def test_the_id_of_a_job_follows_from_schedule_and_slot(clock: TurnedClock):
         assert (uuid.UUID(each).version, uuid.UUID(each).variant) == (7, uuid.RFC_4122)
 
 
-def test_a_job_that_is_there_already_is_not_made_again(storage: Memory, clock: TurnedClock):
+def test_a_job_that_is_there_already_is_not_made_again(storage: Memory, clock: ManualClock):
     schedule = put(storage)
     add(storage, slot_id("report", schedule.next_at), task="report")
     clock.set(schedule.next_at)
@@ -124,7 +124,7 @@ def test_a_job_that_is_there_already_is_not_made_again(storage: Memory, clock: T
 
 @pytest.mark.parametrize(("ahead", "again"), [(1_500, 0.0015), (SECOND, 1.0), (30 * SECOND, 30.0), (HOUR, None)])
 def test_it_runs_again_when_the_next_slot_comes_or_after_its_interval(
-    storage: Memory, clock: TurnedClock, ahead: int, again: float | None
+    storage: Memory, clock: ManualClock, ahead: int, again: float | None
 ):
     schedule = put(storage)
     clock.set(schedule.next_at - ahead)
@@ -133,14 +133,14 @@ def test_it_runs_again_when_the_next_slot_comes_or_after_its_interval(
     assert TickSchedules(storage).due_in(storage.outlook("foreman", [])) == ahead
 
 
-def test_after_a_tick_the_next_slot_counts(storage: Memory, clock: TurnedClock):
+def test_after_a_tick_the_next_slot_counts(storage: Memory, clock: ManualClock):
     schedule = put(storage, "* * * * * *")
     clock.set(schedule.next_at + 400_000)
 
     assert TickSchedules(storage).run() == 0.6
 
 
-def test_a_paused_schedule_does_not_hurry_it(storage: Memory, clock: TurnedClock):
+def test_a_paused_schedule_does_not_hurry_it(storage: Memory, clock: ManualClock):
     schedule = put(storage)
     storage.pause_schedule("report", True)
     clock.set(schedule.next_at + 1)
@@ -160,7 +160,7 @@ def test_a_paused_schedule_does_not_hurry_it(storage: Memory, clock: TurnedClock
     ],
 )
 def test_slots_that_passed_while_nobody_was_there(
-    storage: Memory, clock: TurnedClock, missed: str, expected: list[str]
+    storage: Memory, clock: ManualClock, missed: str, expected: list[str]
 ):
     schedule = put(storage, "@every 10m", missed=missed)
     clock.set(schedule.next_at + 25 * MINUTE)
@@ -182,7 +182,7 @@ def by_slot(storage: Storage) -> list[Job]:
 
 @pytest.mark.parametrize(("late", "expected"), [(MINUTE, "enqueued"), (MINUTE + 1, "missed")])
 def test_without_making_up_a_slot_still_runs_when_it_is_nearly_on_time(
-    storage: Memory, clock: TurnedClock, late: int, expected: str
+    storage: Memory, clock: ManualClock, late: int, expected: str
 ):
     schedule = put(storage, "@every 1h", missed="none")
     clock.set(schedule.next_at + late)
@@ -192,7 +192,7 @@ def test_without_making_up_a_slot_still_runs_when_it_is_nearly_on_time(
     assert outcomes(storage) == [expected]
 
 
-def test_a_hundred_slots_are_made_up_for_at_most(storage: Memory, clock: TurnedClock):
+def test_a_hundred_slots_are_made_up_for_at_most(storage: Memory, clock: ManualClock):
     schedule = put(storage, "@every 1m", missed="all")
     clock.set(schedule.next_at + 150 * MINUTE)
 
@@ -204,7 +204,7 @@ def test_a_hundred_slots_are_made_up_for_at_most(storage: Memory, clock: TurnedC
     assert jobs[-1].id == slot_id("report", schedule.next_at + 150 * MINUTE)
 
 
-def test_after_years_with_a_slot_each_second_it_is_quick(storage: Memory, clock: TurnedClock):
+def test_after_years_with_a_slot_each_second_it_is_quick(storage: Memory, clock: ManualClock):
     schedule = put(storage, "* * * * * *")
     clock.set(schedule.next_at + 3_650 * DAY)
 
@@ -226,7 +226,7 @@ def test_of_many_slots_the_first_and_the_latest_hundred_are_told(slots: int):
 # --- overlap --------------------------------------------------------------------------------------------------------
 
 
-def test_a_slot_may_be_skipped_while_the_last_job_has_not_ended(storage: Memory, clock: TurnedClock):
+def test_a_slot_may_be_skipped_while_the_last_job_has_not_ended(storage: Memory, clock: ManualClock):
     put(storage, overlap="skip")
     chore = TickSchedules(storage)
     clock.turn("1m")
@@ -242,7 +242,7 @@ def test_a_slot_may_be_skipped_while_the_last_job_has_not_ended(storage: Memory,
     assert outcomes(storage) == ["enqueued", "skipped", "enqueued"]
 
 
-def test_a_last_job_that_is_gone_holds_nothing_up(storage: Memory, clock: TurnedClock):
+def test_a_last_job_that_is_gone_holds_nothing_up(storage: Memory, clock: ManualClock):
     put(storage, overlap="skip")
     chore = TickSchedules(storage)
     clock.turn("1m")
@@ -255,7 +255,7 @@ def test_a_last_job_that_is_gone_holds_nothing_up(storage: Memory, clock: Turned
     assert outcomes(storage) == ["enqueued", "enqueued"]
 
 
-def test_slots_that_are_made_up_for_do_not_overlap_each_other(storage: Memory, clock: TurnedClock):
+def test_slots_that_are_made_up_for_do_not_overlap_each_other(storage: Memory, clock: ManualClock):
     put(storage, overlap="skip", missed="all")
     clock.turn("3m")
 
@@ -264,7 +264,7 @@ def test_slots_that_are_made_up_for_do_not_overlap_each_other(storage: Memory, c
     assert outcomes(storage) == ["skipped", "skipped", "enqueued"]
 
 
-def test_overlap_is_allowed_unless_said_otherwise(storage: Memory, clock: TurnedClock):
+def test_overlap_is_allowed_unless_said_otherwise(storage: Memory, clock: ManualClock):
     put(storage)
     chore = TickSchedules(storage)
 
@@ -278,7 +278,7 @@ def test_overlap_is_allowed_unless_said_otherwise(storage: Memory, clock: Turned
 # --- left out on purpose --------------------------------------------------------------------------------------------
 
 
-def test_a_slot_that_was_marked_is_skipped(storage: Memory, clock: TurnedClock):
+def test_a_slot_that_was_marked_is_skipped(storage: Memory, clock: ManualClock):
     schedule = put(storage)
     put(storage, options={"skip": schedule.next_at})
     chore = TickSchedules(storage)
@@ -290,7 +290,7 @@ def test_a_slot_that_was_marked_is_skipped(storage: Memory, clock: TurnedClock):
     assert outcomes(storage) == ["skipped", "enqueued"]
 
 
-def test_the_slots_of_a_pause_are_skipped_and_not_made_up_for(storage: Memory, clock: TurnedClock):
+def test_the_slots_of_a_pause_are_skipped_and_not_made_up_for(storage: Memory, clock: ManualClock):
     put(storage, missed="all")
     chore = TickSchedules(storage)
     clock.turn("90s")  # one slot is missed before the pause
@@ -304,7 +304,7 @@ def test_the_slots_of_a_pause_are_skipped_and_not_made_up_for(storage: Memory, c
     assert outcomes(storage) == ["enqueued", "skipped", "skipped", "enqueued"]
 
 
-def test_a_resumed_schedule_does_not_run_at_once(storage: Memory, clock: TurnedClock):
+def test_a_resumed_schedule_does_not_run_at_once(storage: Memory, clock: ManualClock):
     put(storage, "@every 1h")
     storage.pause_schedule("report", True)
     clock.turn("5h30m")
@@ -316,7 +316,7 @@ def test_a_resumed_schedule_does_not_run_at_once(storage: Memory, clock: TurnedC
     assert find_all(storage) == []
 
 
-def test_a_twin_that_must_be_refused_skips_the_slot(storage: Memory, clock: TurnedClock):
+def test_a_twin_that_must_be_refused_skips_the_slot(storage: Memory, clock: ManualClock):
     add(storage, unique=UniqueLock("k"))
     put(storage, options={"job": {"unique": {"key": "k", "on_conflict": "reject"}}})
     clock.turn("1m")
@@ -329,7 +329,7 @@ def test_a_twin_that_must_be_refused_skips_the_slot(storage: Memory, clock: Turn
 
 @pytest.mark.parametrize("on_conflict", ["keep", "replace", "reject"])
 def test_of_slots_that_would_be_unique_twins_the_latest_is_made_up_for(
-    storage: Memory, clock: TurnedClock, on_conflict: str
+    storage: Memory, clock: ManualClock, on_conflict: str
 ):
     put(storage, missed="all", options={"job": {"unique": {"key": "k", "on_conflict": on_conflict}}})
     clock.turn("3m")
@@ -376,7 +376,7 @@ def test_what_becomes_of_three_slots(missed: str, overlap: str, is_busy: bool, s
     ],
 )
 def test_a_schedule_that_cannot_tick_is_told_of_once_and_holds_up_no_other(
-    storage: Memory, clock: TurnedClock, caplog: pytest.LogCaptureFixture, broken: dict[str, Any]
+    storage: Memory, clock: ManualClock, caplog: pytest.LogCaptureFixture, broken: dict[str, Any]
 ):
     unchecked(storage, "put_schedules")(
         [ScheduleInfo("broken", "report", **{"cron": "@every 1m", **broken, "next_at": clock() + SECOND})]
@@ -398,7 +398,7 @@ def test_a_schedule_that_cannot_tick_is_told_of_once_and_holds_up_no_other(
 # --- daylight saving ------------------------------------------------------------------------------------------------
 
 
-def through_the_night(storage: Memory, clock: TurnedClock, start: int, end: int) -> list[str]:
+def through_the_night(storage: Memory, clock: ManualClock, start: int, end: int) -> list[str]:
     """The slots that were enqueued from `start` to `end`, by Ljubljana's clocks, the chore running every 20 minutes."""
     chore = TickSchedules(storage)
     while clock() < end:
@@ -419,7 +419,7 @@ def through_the_night(storage: Memory, clock: TurnedClock, start: int, end: int)
     ],
 )
 def test_in_spring_a_time_that_is_skipped_runs_once_after_the_gap(
-    storage: Memory, clock: TurnedClock, cron: str, expected: list[str]
+    storage: Memory, clock: ManualClock, cron: str, expected: list[str]
 ):
     clock.set(local(2034, 3, 25, 23, 0))
     put(storage, cron, tz="Europe/Ljubljana", missed="all")
@@ -437,7 +437,7 @@ def test_in_spring_a_time_that_is_skipped_runs_once_after_the_gap(
     ],
 )
 def test_in_autumn_a_time_that_comes_twice_runs_once_unless_it_follows_the_clock(
-    storage: Memory, clock: TurnedClock, cron: str, expected: list[str]
+    storage: Memory, clock: ManualClock, cron: str, expected: list[str]
 ):
     clock.set(local(2034, 10, 28, 23, 0))
     put(storage, cron, tz="Europe/Ljubljana", missed="all")
@@ -447,7 +447,7 @@ def test_in_autumn_a_time_that_comes_twice_runs_once_unless_it_follows_the_clock
 
 @pytest.mark.parametrize("night", [(2034, 3, 26), (2034, 10, 29)])
 def test_whoever_was_away_over_the_night_makes_up_for_the_same_slots(
-    storage: Memory, clock: TurnedClock, night: tuple[int, int, int]
+    storage: Memory, clock: ManualClock, night: tuple[int, int, int]
 ):
     clock.set(local(*night, 0, 1) - 2 * HOUR)
     put(storage, "*/15 * * * *", tz="Europe/Ljubljana", missed="all")
@@ -469,7 +469,7 @@ def file(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def foremen(file: str, clock: TurnedClock) -> Iterator[list[Storage]]:
+def foremen(file: str, clock: ManualClock) -> Iterator[list[Storage]]:
     """Two storages on one file, as two processes have them."""
     storages = [open_storage(file, now=clock) for _ in range(2)]
     yield storages
@@ -477,7 +477,7 @@ def foremen(file: str, clock: TurnedClock) -> Iterator[list[Storage]]:
         storage.close()
 
 
-def test_however_many_tick_each_slot_is_enqueued_once(foremen: list[Storage], clock: TurnedClock):
+def test_however_many_tick_each_slot_is_enqueued_once(foremen: list[Storage], clock: ManualClock):
     names, rounds = [f"report-{number}" for number in range(5)], 12
     for name in names:
         put(foremen[0], "@every 1m", name, missed="all")
@@ -509,7 +509,7 @@ def test_however_many_tick_each_slot_is_enqueued_once(foremen: list[Storage], cl
     assert len(jobs) == 80
 
 
-def test_a_foreman_ticks_what_it_has_never_seen_the_code_of(file: str, foremen: list[Storage], clock: TurnedClock):
+def test_a_foreman_ticks_what_it_has_never_seen_the_code_of(file: str, foremen: list[Storage], clock: ManualClock):
     with Packhorse(foremen[0]) as app:
 
         @app.schedule("0 7 * * *", tz="Europe/Ljubljana", args={"kind": "daily"}, priority=4, meta={"by": "clock"})

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from packhorse.conformance.builders import FAILURE, add, in_state, run
-from packhorse.core.clock import SECOND, TurnedClock
+from packhorse.core.clock import SECOND, ManualClock
 from packhorse.core.errors import StorageUnavailable
 from packhorse.core.event import Event, Subject
 from packhorse.core.job import RUNNING
@@ -26,7 +26,7 @@ LEASE = Settings().lease // SECOND
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path, clock: TurnedClock) -> Iterator[Storage]:
+def storage(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[Storage]:
     storage = open_storage(ADDRESSES[request.param](tmp_path), now=clock)
     yield storage
     storage.close()
@@ -54,7 +54,7 @@ class Foreman:
         return self.has_workers
 
 
-def pass_time(clock: TurnedClock, seconds: int, *foremen: Foreman) -> None:
+def pass_time(clock: ManualClock, seconds: int, *foremen: Foreman) -> None:
     """Let time pass, in which these live and do their chore, and nobody else."""
     for _ in range(seconds):
         clock.turn(1)
@@ -85,7 +85,7 @@ def join_ours(storage: Storage, owner: str = "ann") -> None:
     storage.join(WorkerInfo(owner, foreman="boss", info={"python": "3.12"}))
 
 
-def test_jobs_that_end_while_they_wait_are_told(storage: Storage, clock: TurnedClock):
+def test_jobs_that_end_while_they_wait_are_told(storage: Storage, clock: ManualClock):
     foreman = Foreman(storage)
     aborted, expired = add(storage), add(storage, expires=SECOND)
     add(storage)
@@ -100,7 +100,7 @@ def test_jobs_that_end_while_they_wait_are_told(storage: Storage, clock: TurnedC
 
 
 @pytest.mark.parametrize("has_left", [True, False])
-def test_jobs_that_a_foreign_worker_ends_are_told(storage: Storage, clock: TurnedClock, has_left: bool):
+def test_jobs_that_a_foreign_worker_ends_are_told(storage: Storage, clock: ManualClock, has_left: bool):
     foreman = Foreman(storage)
     storage.join(WorkerInfo("ruby-1"))
     done, dead = run(storage, add(storage), "ruby-1"), run(storage, add(storage), "ruby-1")
@@ -113,7 +113,7 @@ def test_jobs_that_a_foreign_worker_ends_are_told(storage: Storage, clock: Turne
     assert sorted(foreman.told) == sorted([done.id, dead.id])
 
 
-def test_what_our_own_workers_end_they_tell_themselves(storage: Storage, clock: TurnedClock):
+def test_what_our_own_workers_end_they_tell_themselves(storage: Storage, clock: ManualClock):
     foreman = Foreman(storage)
     join_ours(storage)
     storage.join(WorkerInfo("ruby-1"))
@@ -127,7 +127,7 @@ def test_what_our_own_workers_end_they_tell_themselves(storage: Storage, clock: 
     assert foreman.told == []
 
 
-def test_a_foreign_worker_that_comes_after_another_has_left_is_not_missed(storage: Storage, clock: TurnedClock):
+def test_a_foreign_worker_that_comes_after_another_has_left_is_not_missed(storage: Storage, clock: ManualClock):
     foreman = Foreman(storage)
     done = []
     for name in ("ruby-1", "ruby-2"):
@@ -177,7 +177,7 @@ def test_while_there_is_no_worker_it_is_kept(storage: Storage):
     assert foreman.told == [job.id]
 
 
-def test_of_several_foremen_the_one_that_joined_first_tells(storage: Storage, clock: TurnedClock):
+def test_of_several_foremen_the_one_that_joined_first_tells(storage: Storage, clock: ManualClock):
     foremen = []
     for name in ("chief", "boss", "head"):
         foremen.append(Foreman(storage, name))
@@ -189,7 +189,7 @@ def test_of_several_foremen_the_one_that_joined_first_tells(storage: Storage, cl
     assert [foreman.told for foreman in foremen] == [jobs, [], []]
 
 
-def test_a_foreman_that_joins_loses_nothing(storage: Storage, clock: TurnedClock):
+def test_a_foreman_that_joins_loses_nothing(storage: Storage, clock: ManualClock):
     first = Foreman(storage)
     jobs = abort_some(storage)
     second = Foreman(storage, "another")
@@ -200,7 +200,7 @@ def test_a_foreman_that_joins_loses_nothing(storage: Storage, clock: TurnedClock
     assert first.told + second.told == jobs
 
 
-def test_when_the_teller_dies_the_next_goes_on_from_its_mark(storage: Storage, clock: TurnedClock):
+def test_when_the_teller_dies_the_next_goes_on_from_its_mark(storage: Storage, clock: ManualClock):
     teller = Foreman(storage)
     clock.turn(1)
     next_one = Foreman(storage, "next")
@@ -228,7 +228,7 @@ def test_what_a_teller_had_told_and_not_marked_is_told_again(storage: Storage, m
     assert teller.told == next_one.told == jobs
 
 
-def test_a_teller_that_leaves_is_followed_by_the_next(storage: Storage, clock: TurnedClock):
+def test_a_teller_that_leaves_is_followed_by_the_next(storage: Storage, clock: ManualClock):
     Foreman(storage)
     next_one = Foreman(storage, "next")
     storage.leave("boss")
@@ -239,7 +239,7 @@ def test_a_teller_that_leaves_is_followed_by_the_next(storage: Storage, clock: T
     assert next_one.told == jobs
 
 
-def test_a_teller_that_was_frozen_goes_on_where_its_successor_is(storage: Storage, clock: TurnedClock):
+def test_a_teller_that_was_frozen_goes_on_where_its_successor_is(storage: Storage, clock: ManualClock):
     frozen = Foreman(storage)
     clock.turn(1)
     other = Foreman(storage, "other")
@@ -254,7 +254,7 @@ def test_a_teller_that_was_frozen_goes_on_where_its_successor_is(storage: Storag
 
 
 def test_a_teller_that_cannot_reach_the_storage_goes_on_where_its_successor_is(
-    storage: Storage, clock: TurnedClock, monkeypatch: pytest.MonkeyPatch
+    storage: Storage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ):
     cut_off = Foreman(storage)
     clock.turn(1)
@@ -293,7 +293,7 @@ def test_a_foreman_that_was_struck_off_and_joins_again_loses_nothing(storage: St
     assert foreman.told == jobs
 
 
-def test_foremen_without_handlers_or_workers_tell_nothing_while_another_can(storage: Storage, clock: TurnedClock):
+def test_foremen_without_handlers_or_workers_tell_nothing_while_another_can(storage: Storage, clock: ManualClock):
     Foreman(storage, "no handlers", tells_results=False)
     storage.join(WorkerInfo("no workers", Subject.FOREMAN, info={"target": "shop:app"}))
     storage.beat({"no workers": {"online": 0}})
@@ -306,7 +306,7 @@ def test_foremen_without_handlers_or_workers_tell_nothing_while_another_can(stor
     assert able.told == jobs
 
 
-def test_one_that_was_there_before_the_first_mark_begins_when_it_joined(storage: Storage, clock: TurnedClock):
+def test_one_that_was_there_before_the_first_mark_begins_when_it_joined(storage: Storage, clock: ManualClock):
     storage.join(WorkerInfo("dies at once", Subject.FOREMAN, info={"target": "shop:app"}))
     clock.turn(1)
     next_one = Foreman(storage, "next")
@@ -317,7 +317,7 @@ def test_one_that_was_there_before_the_first_mark_begins_when_it_joined(storage:
     assert next_one.told == jobs
 
 
-def test_apps_do_not_disturb_each_other(storage: Storage, clock: TurnedClock):
+def test_apps_do_not_disturb_each_other(storage: Storage, clock: ManualClock):
     shop, mill = Foreman(storage), Foreman(storage, "miller", target="mill:app")
     told = abort_some(storage)
     pass_time(clock, 3, shop, mill)
@@ -331,7 +331,7 @@ def test_apps_do_not_disturb_each_other(storage: Storage, clock: TurnedClock):
     assert (shop.told, again.told) == (told, late)
 
 
-def test_while_nothing_ends_who_does_not_tell_reads_nothing_but_who_is_there(clock: TurnedClock):
+def test_while_nothing_ends_who_does_not_tell_reads_nothing_but_who_is_there(clock: ManualClock):
     storage = Counted(Memory(clock))
     first = Foreman(cast(Storage, storage))
     clock.turn(1)
@@ -350,7 +350,7 @@ def test_while_nothing_ends_who_does_not_tell_reads_nothing_but_who_is_there(clo
     assert storage.calls == {"events": 1}
 
 
-def test_what_has_happened_is_not_read_again_and_again(storage: Storage, clock: TurnedClock):
+def test_what_has_happened_is_not_read_again_and_again(storage: Storage, clock: ManualClock):
     foreman = Foreman(storage)
     for _ in range(50):
         add(storage)
@@ -410,7 +410,7 @@ def test_a_foreman_of_another_app_goes_its_own_way(storage: Storage):
 
 
 def test_a_foreman_of_an_older_version_that_tells_of_its_part_only_is_not_relied_on(
-    storage: Storage, clock: TurnedClock
+    storage: Storage, clock: ManualClock
 ):
     storage.join(WorkerInfo("old", Subject.FOREMAN, info={"target": "shop:app"}))
     clock.turn(1)
@@ -422,7 +422,7 @@ def test_a_foreman_of_an_older_version_that_tells_of_its_part_only_is_not_relied
     assert new.told == jobs
 
 
-def test_a_foreman_whose_workers_all_end_leaves_telling_to_the_next(storage: Storage, clock: TurnedClock):
+def test_a_foreman_whose_workers_all_end_leaves_telling_to_the_next(storage: Storage, clock: ManualClock):
     first = Foreman(storage, "first")
     clock.turn(1)
     second = Foreman(storage, "second")

@@ -13,10 +13,10 @@ from packhorse.core.event import Event, Kind, Subject
 from packhorse.core.ids import Ids, new_id
 from packhorse.core.job import Job, NewJob
 from packhorse.core.outcome import Completed
-from packhorse.storage.moving import Section
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.postgres.packs import bounds, farthest
 from packhorse.storage.records import EventFilter, Placement, Retention
+from packhorse.storage.transfer import Section
 from tests.children import PATIENCE, until
 from tests.postgres_server import shared_postgres
 

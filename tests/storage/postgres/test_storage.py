@@ -29,21 +29,19 @@ from packhorse.conformance.builders import (
 )
 from packhorse.core.clock import HOUR, SECOND
 from packhorse.core.errors import BadURL, BadValue, StorageClosed, StorageError, StorageNotFound, StorageUnavailable
-from packhorse.core.event import Kind
-from packhorse.core.failure import Failure
+from packhorse.core.event import ForemanAction, ForemanOrder, Kind
 from packhorse.core.ids import new_id
 from packhorse.core.job import SCHEDULED
-from packhorse.core.order import Do, Order
-from packhorse.core.outcome import Completed, Failed, Verdict
+from packhorse.core.outcome import Completed, Failed, Failure, Verdict
 from packhorse.foreman.orders import Orders
 from packhorse.foreman.pulse import Record
 from packhorse.storage import open_storage
-from packhorse.storage.moving import Move, Stage, encode
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.postgres.database import Options
 from packhorse.storage.postgres.trouble import without_password
 from packhorse.storage.records import EventFilter, Filter, Placement
 from packhorse.storage.sql.served import FOLD_AFTER
+from packhorse.storage.transfer import Move, Stage, encode
 from tests.children import until
 from tests.postgres_server import PgBouncer, new_database_url, shared_postgres
 
@@ -399,11 +397,11 @@ def test_an_order_is_heard_beside_a_transaction_that_stays_open(storage: Postgre
     orders.step()
     with psycopg.connect(shared_postgres().url) as own:
         own.execute("SELECT pg_current_xact_id()")  # others can see that it writes something
-        storage.order(foreman.id, Order(Do.QUIET))
+        storage.order(foreman.id, ForemanOrder(ForemanAction.QUIET))
         orders.step()
         orders.step()
 
-        assert list(orders.take()) == [Order(Do.QUIET)]
+        assert list(orders.take()) == [ForemanOrder(ForemanAction.QUIET)]
 
 
 def test_what_the_address_says_about_the_connection_is_kept(storage: Postgres) -> None:

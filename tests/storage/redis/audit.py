@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from typing import Any
 
 from packhorse.core.job import FINAL, HELD, Job, State
-from packhorse.core.series import ALL_LEVELS
+from packhorse.core.metrics import ALL_LEVELS
 from packhorse.storage.redis import Redis, rows
 from packhorse.storage.redis.indexes import places_of
 from packhorse.storage.redis.keys import STATES, mark, names_of

@@ -13,9 +13,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from packhorse.conformance.builders import at_once, find_all, history, new_job, recount, tallies
 from packhorse.core.clock import MINUTE
 from packhorse.core.errors import ClientNotFound, NotUnique, WorkerExists, WorkerNotFound
-from packhorse.core.failure import Failure
 from packhorse.core.job import UniqueLock
-from packhorse.core.outcome import Completed, Failed, Released, Snoozed
+from packhorse.core.outcome import Completed, Failed, Failure, Released, Snoozed
 from packhorse.storage.records import CheckIn, ClientInfo, Filter, LogLine, Retention, WorkerInfo
 from packhorse.storage.redis import Redis
 from tests.storage import laws

@@ -9,7 +9,7 @@ import pytest
 
 from packhorse.conformance.builders import find_all, ids, new_job, new_jobs
 from packhorse.core.job import DEAD, FINAL, HELD, QUEUED, RETRYING, RUNNING, SCHEDULED, WAITING, Job, State, rank_of
-from packhorse.core.transitions import Changed
+from packhorse.core.transitions import Transition
 from packhorse.storage import listing
 from packhorse.storage.contract import BATCH
 from packhorse.storage.records import Count, Filter
@@ -88,7 +88,7 @@ def keep_all(storage: Redis, jobs: list[Job]) -> None:
         for job in jobs:
             tx.do("HSET", storage._keys.queues, job.queue, "")
             tx.do("SADD", storage._keys.holders, job.owner or "nobody")
-            tx.keep(None, Changed(job, []))
+            tx.keep(None, Transition(job, []))
 
     storage._change("keep_all", work)
 

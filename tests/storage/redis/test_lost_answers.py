@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from packhorse.conformance.builders import FAILURE, WORKER, find_all, ids, in_state, join, new_job, unique
-from packhorse.core.clock import HOUR, SECOND, TurnedClock
+from packhorse.core.clock import HOUR, SECOND, ManualClock
 from packhorse.core.errors import StorageUnavailable
 from packhorse.core.event import Kind, Subject
 from packhorse.core.job import COMPLETED, DEAD, HELD, QUEUED, RESERVED, RETRYING, RUNNING, Job, Reason
@@ -169,7 +169,7 @@ def _after(
 ) -> dict[str, Any]:
     """What there is after an operation, which is done through the proxy where one is given."""
     monkeypatch.setattr("packhorse.conformance.builders._numbers", iter(range(10**6)))
-    clock = TurnedClock(SLOT - 2 * HOUR)
+    clock = ManualClock(SLOT - 2 * HOUR)
     storage = open_storage(url, now=clock)
     jobs = furnish(storage)
     clock.turn("2h")

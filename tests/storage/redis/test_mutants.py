@@ -21,7 +21,7 @@ from packhorse.core import transitions
 from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND
 from packhorse.core.job import Job, UniqueLock
 from packhorse.core.outcome import Failed
-from packhorse.core.transitions import Changed
+from packhorse.core.transitions import Transition
 from packhorse.storage.redis import indexes, plan, server, steering, transaction, upkeep
 from packhorse.storage.redis.scripts import Script
 from packhorse.storage.redis.transaction import Transaction
@@ -76,9 +76,9 @@ def in_lua(monkeypatch: pytest.MonkeyPatch, piece: str, bug: str) -> None:
 
 
 def in_changes(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, bug: Callable[..., Any]) -> None:
-    """What one module of the Redis storage takes from `changes.py`; the model keeps the right one."""
+    """What one module of the Redis storage takes from `transitions.py`; the model keeps the right one."""
     assert hasattr(transitions, name)
-    monkeypatch.setattr(module, "changes", SimpleNamespace(**{**vars(transitions), name: bug}))
+    monkeypatch.setattr(module, "transitions", SimpleNamespace(**{**vars(transitions), name: bug}))
 
 
 # --- handing jobs over ----------------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ def the_fence_does_not_rise_when_a_job_is_reserved(monkeypatch: pytest.MonkeyPat
 
 @mutant()
 def the_fence_does_not_rise_when_a_job_is_rescued(monkeypatch: pytest.MonkeyPatch) -> None:
-    def rescued(job: Job, *args: Any, **options: Any) -> Changed:
+    def rescued(job: Job, *args: Any, **options: Any) -> Transition:
         change = transitions.rescued(job, *args, **options)
         return change._replace(job=replace(change.job, fence=job.fence))
 
@@ -231,7 +231,7 @@ def how_long_it_ran_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant(ADD, RESERVE, FAIL, does("steer", how="retry", picks=[0]))
 def a_retried_job_keeps_its_failures(monkeypatch: pytest.MonkeyPatch) -> None:
-    def retried(job: Job, *args: Any, **options: Any) -> Changed:
+    def retried(job: Job, *args: Any, **options: Any) -> Transition:
         change = transitions.retried(job, *args, **options)
         return change._replace(job=replace(change.job, failures=job.failures))
 

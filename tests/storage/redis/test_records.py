@@ -9,11 +9,10 @@ import msgspec
 import pytest
 
 from packhorse.conformance.builders import add, finish, history, join, kinds, new_job, new_jobs, run, take, unique
-from packhorse.core.clock import DAY, HOUR, MINUTE, TurnedClock
+from packhorse.core.clock import DAY, HOUR, MINUTE, ManualClock
 from packhorse.core.event import Kind, Subject
-from packhorse.core.failure import Failure
-from packhorse.core.outcome import Completed, Failed, Snoozed
-from packhorse.core.series import LEVELS
+from packhorse.core.metrics import LEVELS
+from packhorse.core.outcome import Completed, Failed, Failure, Snoozed
 from packhorse.storage.records import EventFilter, LogLine, Pruned, Retention, Span
 from packhorse.storage.redis import Redis, records
 from packhorse.storage.redis.address import Address
@@ -22,12 +21,12 @@ from tests.storage.redis.audit import audit
 
 
 @pytest.fixture
-def clock() -> TurnedClock:
-    return TurnedClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def storage(clock: TurnedClock) -> Redis:
+def storage(clock: ManualClock) -> Redis:
     return Redis.from_url(fresh_url(), now=clock)
 
 
@@ -91,7 +90,7 @@ def test_a_filter_leaves_out_only_what_does_not_fit(busy: Redis, where: EventFil
     assert busy.events(where, limit=0, newest_first=newest_first) == []
 
 
-def test_a_job_with_a_long_story_tells_all_of_it(storage: Redis, clock: TurnedClock, short: None) -> None:
+def test_a_job_with_a_long_story_tells_all_of_it(storage: Redis, clock: ManualClock, short: None) -> None:
     job = add(storage)
     for _ in range(60):
         finish(storage, Snoozed(run(storage, job).token, 1))
@@ -118,7 +117,7 @@ def test_a_deleted_job_keeps_its_story_and_an_id_that_comes_back_continues_it(st
     assert kinds(storage, "phoenix") == life * 5
 
 
-def test_what_was_pruned_is_not_told_in_any_way(storage: Redis, clock: TurnedClock, short: None) -> None:
+def test_what_was_pruned_is_not_told_in_any_way(storage: Redis, clock: ManualClock, short: None) -> None:
     old = add(storage, "old")
     storage.pause("mail")
     clock.turn("2h")
@@ -153,7 +152,7 @@ def test_no_more_replaced_calls_are_remembered_than_events(url: str) -> None:
 
 @pytest.mark.parametrize("subject", [subject for subject in Subject if subject is not Subject.JOB])
 def test_pruned_events_are_gone_from_the_index_of_their_subject(
-    storage: Redis, clock: TurnedClock, subject: Subject
+    storage: Redis, clock: ManualClock, subject: Subject
 ) -> None:
     storage._change("test", lambda tx: tx.record_about(subject, Kind.ORDERED, owner="ann", queue="mail"))
     index = ("ZCARD", storage._keys.about(subject.value))
@@ -206,7 +205,7 @@ def test_a_log_is_read_whole_and_from_every_line(storage: Redis, short: None) ->
 # --- failures and charts ----------------------------------------------------------------------------------------------
 
 
-def test_failures_are_read_whole_and_pruned_whole(storage: Redis, clock: TurnedClock, short: None) -> None:
+def test_failures_are_read_whole_and_pruned_whole(storage: Redis, clock: ManualClock, short: None) -> None:
     for letter in "ABCDEFGHIJ":
         finish(storage, Failed(run(storage, add(storage)).token, Failure(letter, "")))
         clock.turn("1m")
@@ -219,7 +218,7 @@ def test_failures_are_read_whole_and_pruned_whole(storage: Redis, clock: TurnedC
 
 
 def test_a_chart_is_read_whole_also_when_nobody_has_rolled_up_for_days(
-    storage: Redis, clock: TurnedClock, short: None
+    storage: Redis, clock: ManualClock, short: None
 ) -> None:
     clock.set(clock() - clock() % DAY)
     for _ in range(40):
@@ -239,7 +238,7 @@ def test_a_chart_is_read_whole_also_when_nobody_has_rolled_up_for_days(
     assert storage._server.ask("test", *(("ZCARD", key) for key in buckets)) == [0, 0, 0, 1]
 
 
-def test_a_pause_with_an_end_looks_to_older_programs_like_any(storage: Redis, clock: TurnedClock) -> None:
+def test_a_pause_with_an_end_looks_to_older_programs_like_any(storage: Redis, clock: ManualClock) -> None:
     storage.pause("mail", by="olga", why="a storm", duration=HOUR)
 
     (packed,) = storage._server.ask("test", ("HGET", storage._keys.queues, "mail"))

@@ -13,12 +13,10 @@ from msgspec.structs import replace
 
 from packhorse.conformance.builders import FAILURE, LEASE, in_every_state, in_state, new_job, new_jobs, unique
 from packhorse.core.clock import HOUR, MINUTE, SECOND
-from packhorse.core.event import Kind, Subject
+from packhorse.core.event import ForemanAction, ForemanOrder, Kind, Subject
 from packhorse.core.job import FINAL, HELD, QUEUED, RETRYING, SCHEDULED, State
-from packhorse.core.order import Do, Order
 from packhorse.core.outcome import Completed, Failed, Halted, Released, Snoozed, Stopped
 from packhorse.storage.contract import Storage
-from packhorse.storage.moving import Move, Section, Stage
 from packhorse.storage.records import (
     CheckIn,
     ClientInfo,
@@ -32,6 +30,7 @@ from packhorse.storage.records import (
     Tick,
     WorkerInfo,
 )
+from packhorse.storage.transfer import Move, Section, Stage
 
 AT_ONCE = Retention(completed=0, dead=0, aborted=0, events=0, clients=0)
 
@@ -135,7 +134,7 @@ def _processes(storage: Any) -> None:
     storage.beat({"ann": {"running": 1}, "bob": {}, "ghost": {}})
     storage.stops(["ann", "bob"])
     storage.record_stat("ann", {"completed": 1})
-    storage.order("ann", Order(Do.QUIET), by="op")
+    storage.order("ann", ForemanOrder(ForemanAction.QUIET), by="op")
     storage.workers()
     storage.leave("bob")
     ended = [in_state(storage, state).id for state in sorted(FINAL)]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from packhorse import Packhorse
-from packhorse.core.clock import TurnedClock
+from packhorse.core.clock import ManualClock
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
 from packhorse.storage.memory import Memory
@@ -36,7 +36,7 @@ def manager() -> Iterator[Manager]:
 
 
 @pytest.fixture
-def kept(manager: Manager, clock: TurnedClock) -> Storage:
+def kept(manager: Manager, clock: ManualClock) -> Storage:
     """The manager's own storage."""
     storage = Memory(clock)
     manager.keep(storage)

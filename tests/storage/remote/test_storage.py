@@ -15,7 +15,7 @@ import pytest
 
 from packhorse import Packhorse
 from packhorse.conformance.builders import add, join, new_job
-from packhorse.core.clock import TurnedClock
+from packhorse.core.clock import ManualClock
 from packhorse.core.errors import (
     BadURL,
     BadValue,
@@ -71,7 +71,7 @@ def with_token(manager: Manager, secret: str) -> str:
     return manager.url.replace("://", f"://farm:{secret}@")
 
 
-def test_a_token_for_work_opens_the_storage(guarded: Manager, clock: TurnedClock, opened: Opened):
+def test_a_token_for_work_opens_the_storage(guarded: Manager, clock: ManualClock, opened: Opened):
     guarded.keep(Memory(clock))
 
     storage = opened(with_token(guarded, SECRETS[Role.WORK]))
@@ -97,7 +97,7 @@ def test_a_token_of_a_lesser_role_or_for_some_queues_is_not_enough(guarded: Mana
         opened(with_token(guarded, secret)).queues()
 
 
-def test_deleting_takes_an_admin(guarded: Manager, clock: TurnedClock, opened: Opened):
+def test_deleting_takes_an_admin(guarded: Manager, clock: ManualClock, opened: Opened):
     guarded.keep(Memory(clock))
     worker, admin = (opened(with_token(guarded, SECRETS[role])) for role in (Role.WORK, Role.ADMIN))
     job = add(worker)
@@ -108,7 +108,7 @@ def test_deleting_takes_an_admin(guarded: Manager, clock: TurnedClock, opened: O
     assert admin.delete([job.id])[0].changed
 
 
-def test_a_worker_gets_the_arguments_as_they_are(guarded: Manager, clock: TurnedClock, opened: Opened):
+def test_a_worker_gets_the_arguments_as_they_are(guarded: Manager, clock: ManualClock, opened: Opened):
     guarded.keep(Memory(clock))
     storage = opened(with_token(guarded, SECRETS[Role.WORK]))
 

@@ -15,7 +15,7 @@ import pytest
 
 from packhorse.client.app import Packhorse
 from packhorse.conformance.builders import FAILURE, LEASE, join, new_job, unique
-from packhorse.core.clock import DAY, HOUR, SECOND, TurnedClock
+from packhorse.core.clock import DAY, HOUR, SECOND, ManualClock
 from packhorse.core.event import Subject
 from packhorse.core.job import COMPLETED, DEAD, FINAL, HELD, QUEUED, RETRYING, SCHEDULED, NewJob, State, Token
 from packhorse.core.outcome import Completed, Failed, Outcome, Stopped
@@ -39,7 +39,7 @@ Call = Callable[[SQLite], object]
 def crowded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Nothing in it is due, expired, lost or old: a chore that is asked now finds nothing to do."""
     path = tmp_path_factory.mktemp("crowded") / "jobs.db"
-    clock = TurnedClock(BEGINNING)
+    clock = ManualClock(BEGINNING)
     storage = SQLite(path, now=clock, options=Options(synchronous="off"))
     for batch in range(0, JOBS, 1_000):
         storage.enqueue([waiting_job(number) for number in range(batch, batch + 1_000)])
@@ -114,7 +114,7 @@ def watch(path: Path, call: Call) -> Seen:
         return 0
 
     with traced(statements.append):
-        storage = SQLite(path, now=TurnedClock(NOW))
+        storage = SQLite(path, now=ManualClock(NOW))
         storage._db.version()
         storage.queues()  # now it has a connection of each kind
     for connection in [storage._db._writer, storage._db._version_reader, *storage._db._readers]:

@@ -9,8 +9,8 @@ from starlette.testclient import TestClient
 
 from packhorse import __version__
 from packhorse.core.event import Subject
-from packhorse.storage.moving import Move, Stage
 from packhorse.storage.records import ScheduleInfo, WorkerInfo
+from packhorse.storage.transfer import Move, Stage
 from packhorse.web.pages import banners
 from tests.cli.yard import FOREMAN, WORKER, Yard
 

@@ -8,8 +8,7 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from packhorse.core.event import Event, Kind, Subject
-from packhorse.core.failure import Failure
-from packhorse.core.outcome import Failed
+from packhorse.core.outcome import Failed, Failure
 from packhorse.storage.records import FailureGroup, WorkerInfo
 from packhorse.web import reader
 from packhorse.web.pages import failures as page

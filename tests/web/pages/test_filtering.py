@@ -10,7 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from packhorse.core.job import NewJob
-from packhorse.monitor.filter_words import parse_words
+from packhorse.monitor.filters import parse_words
 from packhorse.storage.sql import lists
 from packhorse.web import reader
 from packhorse.web.pages.chips import chips_of, filter_of, filter_text, without_state

@@ -5,9 +5,8 @@ from __future__ import annotations
 from starlette.testclient import TestClient
 
 from packhorse import __version__
-from packhorse.core.failure import Failure
 from packhorse.core.job import Job, State
-from packhorse.core.outcome import Failed
+from packhorse.core.outcome import Failed, Failure
 from packhorse.storage.records import WorkerInfo
 from packhorse.web.pages.issue_text import issue_text
 from tests.cli.yard import FOREMAN, WORKER, Yard

@@ -6,9 +6,8 @@ from starlette.testclient import TestClient
 
 from packhorse.core.clock import MINUTE, SECOND
 from packhorse.core.event import Event, Kind
-from packhorse.core.failure import Failure
 from packhorse.core.job import State
-from packhorse.core.outcome import Completed, Failed, Halted
+from packhorse.core.outcome import Completed, Failed, Failure, Halted
 from packhorse.storage.records import EventFilter, LogLine, WorkerInfo
 from packhorse.web.pages.life import life_of
 from tests.cli.yard import FAILURE, Yard

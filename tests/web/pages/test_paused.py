@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from packhorse.core.clock import HOUR, SECOND
 from packhorse.core.job import QUEUED
-from packhorse.monitor.measures import Measured
+from packhorse.monitor.stats import RunStats
 from packhorse.storage.records import QueueInfo, TaskInfo
 from packhorse.web.pages import queues
 from tests.cli.yard import Yard
@@ -37,7 +37,7 @@ def test_the_list_tells_by_whom_and_until_when_beside_the_mark_not_in_it(web: Te
 def test_only_a_queue_that_goes_on_will_be_empty(paused_at: int | None, empty_in: float | None):
     queue = QueueInfo("mail", {QUEUED: 50}, paused_at=paused_at)
 
-    assert queues._flow(queue, Measured(completed=50), [], 1).empty_in == empty_in
+    assert queues._flow(queue, RunStats(completed=50), [], 1).empty_in == empty_in
 
 
 def test_the_overview_says_that_all_that_waits_is_in_paused_queues(web: TestClient, yard: Yard):

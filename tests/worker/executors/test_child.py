@@ -19,9 +19,8 @@ import msgspec
 import pytest
 
 from packhorse.core.context import current_job
-from packhorse.core.failure import Failure
 from packhorse.core.job import Reason
-from packhorse.core.outcome import Completed, Failed, Halted, Outcome, Released, Snoozed, Stopped
+from packhorse.core.outcome import Completed, Failed, Failure, Halted, Outcome, Released, Snoozed, Stopped
 from packhorse.worker.executors import child
 from packhorse.worker.executors.child import decode_outcome, encode_outcome, is_stop
 from packhorse.worker.ipc import Channel, Message

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from packhorse.core.event import Kind
-from packhorse.core.failure import Failure
 from packhorse.core.job import ABORTED, COMPLETED, DEAD, QUEUED, Job, Reason
+from packhorse.core.outcome import Failure
 from tests.children import PATIENCE, until
 from tests.worker import jobs
 from tests.worker.running import OWNER, Running, descendants, file, is_alive

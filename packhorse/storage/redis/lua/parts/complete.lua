@@ -6,7 +6,7 @@ local OUTCOME = '>I4I8I8B'
 local WHOLE = HOT .. 'c10I4' -- up to the cold: created_at, priority and rank in one, the length of the cold
 local RAN_UNTIL = '\0\0\0\20\129\169ran_until\207' -- a cold of nothing else, with its length, up to the eight bytes of it
 
--- step_of(duration) -> name, low, high: the step that holds what is longer than low and at most high, as in series.py.
+-- step_of(duration) -> name, low, high: the step that holds what is longer than low and at most high, as in metrics.py.
 local function step_of(duration)
   local low, power, digits = -1, 100, { 10, 15, 20, 30, 40, 60, 80 }
   while power < 1e10 do

@@ -14,22 +14,8 @@ from msgspec.structs import replace
 
 from packhorse.core.event import Event, Subject
 from packhorse.core.job import Job
-from packhorse.core.series import ALL_LEVELS, CAUSED
+from packhorse.core.metrics import ALL_LEVELS, CAUSED
 from packhorse.storage.contract import BATCH
-from packhorse.storage.moving import (
-    Dumped,
-    Lock,
-    LoggedLine,
-    Measure,
-    Move,
-    Replaced,
-    Section,
-    Subscription,
-    bare,
-    decode,
-    encode,
-    paged,
-)
 from packhorse.storage.records import EventFilter
 from packhorse.storage.redis.clients import Clients
 from packhorse.storage.redis.keys import names_of, place
@@ -46,12 +32,26 @@ from packhorse.storage.redis.rows import (
 )
 from packhorse.storage.redis.schedules import Schedules, tick_in
 from packhorse.storage.redis.transaction import Transaction
+from packhorse.storage.transfer import (
+    Dumped,
+    Lock,
+    LoggedLine,
+    Measure,
+    Move,
+    Replaced,
+    Section,
+    Subscription,
+    bare,
+    decode,
+    encode,
+    paged,
+)
 
 _AT_ONCE = 500
 _BUCKETS_AT_ONCE = 20
 
 
-class Moving(Schedules, Queues, Clients, Records):
+class Transfers(Schedules, Queues, Clients, Records):
     # --- the mark -------------------------------------------------------------------------------------------------
 
     def move(self) -> Move | None:

@@ -11,9 +11,9 @@ import pytest
 
 from packhorse.conformance.builders import new_job
 from packhorse.core.errors import StorageClosed, StorageUnavailable
-from packhorse.storage.moving import Move, Stage
-from packhorse.storage.postgres import Postgres, database, moving
+from packhorse.storage.postgres import Postgres, database, transfer
 from packhorse.storage.records import Filter, Placement
+from packhorse.storage.transfer import Move, Stage
 from tests.children import PATIENCE, until
 
 MARK = Move("copy", Stage.CLOSING, "redis://elsewhere", 1)
@@ -68,7 +68,7 @@ def test_others_write_while_closing_waits_for_a_transaction(
 
 
 def test_whoever_keeps_a_storage_from_being_closed_is_named(storage: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moving, "_PATIENCE", 0.0)
+    monkeypatch.setattr(transfer, "_PATIENCE", 0.0)
     storage.tallies()
     with psycopg.connect(storage._db.address, application_name="shop") as own:
         storage.enqueue_within(own, [new_job()])

@@ -1,7 +1,9 @@
+"""The next jobs in line."""
+
 from __future__ import annotations
 
 from packhorse.core.job import QUEUED, RANK_FORCED, Job, rank_of
-from packhorse.monitor.next_jobs import in_order, weights_told
+from packhorse.monitor.schedules import order_next_jobs, queue_weights
 from packhorse.storage.records import TaskInfo
 
 
@@ -20,7 +22,7 @@ LOW, HIGH = rank_of(1), rank_of(5)
 def test_queues_take_turns_by_weight() -> None:
     jobs = line(*[("a", LOW)] * 4, *[("b", LOW)] * 2, ("c", HIGH))
 
-    found = in_order(jobs, "turns", {"a": 3})
+    found = order_next_jobs(jobs, "turns", {"a": 3})
 
     assert found[0].job.queue == "c"
     assert sorted(one.job.queue for one in found[1:5]) == ["a", "a", "a", "b"]
@@ -30,7 +32,7 @@ def test_queues_take_turns_by_weight() -> None:
 def test_by_age_queues_do_not_matter() -> None:
     jobs = line(("a", LOW), ("a", LOW), ("b", LOW), ("a", HIGH), ("b", RANK_FORCED))
 
-    found = in_order(jobs, "created", {})
+    found = order_next_jobs(jobs, "created", {})
 
     assert [one.job.id for one in found] == ["b4", "a3", "a0", "a1", "b2"]
     assert [one.place for one in found] == [1, 2, 3, 4, 5]
@@ -44,4 +46,4 @@ def test_a_queue_has_the_weight_of_its_heaviest_task() -> None:
         TaskInfo("c", "c", {"weight": "x"}),
     ]
 
-    assert weights_told(tasks) == {"mail": 5, "c": 1}
+    assert queue_weights(tasks) == {"mail": 5, "c": 1}

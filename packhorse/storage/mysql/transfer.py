@@ -1,24 +1,24 @@
-"""Moving into and out of MySQL. What is common to all databases is in `sql/moving.py`."""
+"""Moving into and out of MySQL. What is common to all databases is in `sql/transfer.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from packhorse.storage.moving import Move, Section, encode
 from packhorse.storage.mysql.keeper import MySQLKeeper
-from packhorse.storage.sql import moving
+from packhorse.storage.sql import transfer
 from packhorse.storage.sql.rows import Row
 from packhorse.storage.sql.transaction import Transaction
+from packhorse.storage.transfer import Move, Section, encode
 
 _AT_ONCE = 250_000
 """Bytes that are sent in one statement, before they are written down; as in `in_and_out.py`."""
 
 
-class Moving(MySQLKeeper, moving.Moving):
+class Transfers(MySQLKeeper, transfer.Transfers):
     _counted = "counted"
     _dumped_only: Mapping[Section, tuple[str, ...]] = {
-        **moving.Moving._dumped_only,
+        **transfer.Transfers._dumped_only,
         Section.LOCKS: ("job_id <> ''",),  # a row without a job is there only to be locked
     }
 
@@ -34,7 +34,7 @@ class Moving(MySQLKeeper, moving.Moving):
         return True
 
     def _insert_rows(self, tx: Any, section: Section, rows: Sequence[Row]) -> None:
-        table = moving.TABLES[section]
+        table = transfer.TABLES[section]
         columns = ", ".join(map(self._dialect.name, table.columns))
         for some in _portions(rows):
             tx.execute(f"INSERT INTO {self._dialect.prefix}{table.name} ({columns}) VALUES $1()", (some,))

@@ -24,14 +24,14 @@ from packhorse.conformance.builders import (
     unique,
 )
 from packhorse.conformance.estate import as_left, assert_same, everything, furnish
-from packhorse.core.clock import SECOND, TurnedClock
+from packhorse.core.clock import SECOND, ManualClock
 from packhorse.core.errors import CopyRefused, NotUnique, StorageClosed
 from packhorse.core.event import Kind
 from packhorse.core.job import HELD, QUEUED, RUNNING, Token
 from packhorse.core.outcome import Completed, Failed, Verdict
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
-from packhorse.storage.moving import Move, Section, Stage
+from packhorse.storage.copy_store import End, cancel, copy_storage
 from packhorse.storage.records import (
     ClientInfo,
     EventFilter,
@@ -45,7 +45,7 @@ from packhorse.storage.records import (
     Tick,
     WorkerInfo,
 )
-from packhorse.storage.transfer import End, cancel, copy_storage
+from packhorse.storage.transfer import Move, Section, Stage
 
 NOTHING_KEPT = Retention(completed=0, dead=0, aborted=0, events=0, clients=0)
 MARK = Move("copy-1", Stage.CLOSING, "redis://elsewhere", 1)
@@ -64,7 +64,7 @@ def marked(storage: Storage, stage: Stage) -> Move:
 # --- what another storage gets ----------------------------------------------------------------------------------------
 
 
-def test_a_storage_in_memory_has_all_that_was_here(storage: Storage, clock: TurnedClock) -> None:
+def test_a_storage_in_memory_has_all_that_was_here(storage: Storage, clock: ManualClock) -> None:
     furnish(storage, clock)
     before = everything(storage)
     there = open_storage("memory://", now=clock)
@@ -76,7 +76,7 @@ def test_a_storage_in_memory_has_all_that_was_here(storage: Storage, clock: Turn
 
 
 @pytest.fixture
-def heir(storage: Storage, clock: TurnedClock) -> Storage:
+def heir(storage: Storage, clock: ManualClock) -> Storage:
     """A storage that was filled from one in memory, and has it all now."""
     source = open_storage("memory://", now=clock)
     furnish(source, clock)
@@ -132,7 +132,7 @@ def test_unique_keys_are_held_after_a_move(heir: Storage) -> None:
         heir.enqueue([new_job(unique=unique("kept", on_conflict="reject"))])
 
 
-def test_what_was_moved_can_be_pruned_to_the_end(heir: Storage, clock: TurnedClock) -> None:
+def test_what_was_moved_can_be_pruned_to_the_end(heir: Storage, clock: ManualClock) -> None:
     clock.turn(1)
     for client in heir.clients():
         heir.leave_client(client.id)
@@ -145,7 +145,7 @@ def test_what_was_moved_can_be_pruned_to_the_end(heir: Storage, clock: TurnedClo
     assert not heir.ticks("nightly")
 
 
-def test_schedules_tick_on_after_a_move(heir: Storage, clock: TurnedClock) -> None:
+def test_schedules_tick_on_after_a_move(heir: Storage, clock: ManualClock) -> None:
     (nightly,) = (one for one in heir.schedules() if one.name == "nightly")
     clock.turn(60)
 
@@ -205,7 +205,7 @@ def test_a_storage_that_was_closed_goes_on_when_it_is_opened(storage: Storage, n
     assert reserve_ids(neighbour) == [job.id, "second"]
 
 
-def test_nobody_is_woken_for_what_is_not_handed_out(storage: Storage, clock: TurnedClock) -> None:
+def test_nobody_is_woken_for_what_is_not_handed_out(storage: Storage, clock: ManualClock) -> None:
     join(storage)
     add(storage), add(storage, delay=SECOND)
     marked(storage, Stage.MOVED)
@@ -290,7 +290,7 @@ QUIET: dict[str, tuple[Callable[[Storage], Any], Any]] = {
 
 
 @pytest.mark.parametrize("stage", [Stage.FROZEN, Stage.MOVED, Stage.FILLING])
-def test_nothing_changes_in_a_storage_that_is_copied(storage: Storage, stage: Stage, clock: TurnedClock) -> None:
+def test_nothing_changes_in_a_storage_that_is_copied(storage: Storage, stage: Stage, clock: ManualClock) -> None:
     storage.join_client(ClientInfo("carl"))
     job = in_state(storage, QUEUED, queue="mail", expires=5 * SECOND, subscriber="carl")
     add(storage, delay=SECOND, queue="mail")
@@ -318,7 +318,7 @@ def test_nothing_changes_in_a_storage_that_is_copied(storage: Storage, stage: St
 # --- loading ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_page_is_loaded_once(storage: Storage, neighbour: Storage, clock: TurnedClock) -> None:
+def test_a_page_is_loaded_once(storage: Storage, neighbour: Storage, clock: ManualClock) -> None:
     source = open_storage("memory://", now=clock)
     add(source, "one"), add(source, "two")
     rows = source.dump(Section.JOBS).rows
@@ -333,7 +333,7 @@ def test_a_page_is_loaded_once(storage: Storage, neighbour: Storage, clock: Turn
     assert storage.move() == after
 
 
-def test_every_section_is_dumped_in_pages_of_any_size(storage: Storage, clock: TurnedClock) -> None:
+def test_every_section_is_dumped_in_pages_of_any_size(storage: Storage, clock: ManualClock) -> None:
     furnish(storage, clock)
 
     for section in Section:
@@ -436,9 +436,9 @@ class Breaking:
 
 
 def test_a_copy_that_is_broken_off_after_any_page_goes_on(
-    storage: Storage, clock: TurnedClock, monkeypatch: pytest.MonkeyPatch
+    storage: Storage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packhorse.storage.transfer.BATCH", 20)
+    monkeypatch.setattr("packhorse.storage.copy_store.BATCH", 20)
     source = open_storage("memory://", now=clock)
     furnish(source, clock)
     before, tries, counts = everything(source), 0, dict[str, int]()
@@ -459,7 +459,7 @@ def test_a_copy_that_is_broken_off_after_any_page_goes_on(
     assert source.move().stage is Stage.MOVED  # type: ignore[union-attr]
 
 
-def test_a_copy_is_cancelled_and_its_storage_goes_on(storage: Storage, clock: TurnedClock) -> None:
+def test_a_copy_is_cancelled_and_its_storage_goes_on(storage: Storage, clock: ManualClock) -> None:
     furnish(storage, clock)
     target = open_storage("memory://", now=clock)
     with pytest.raises(Broken):

@@ -6,25 +6,24 @@ import pytest
 from msgspec.structs import replace
 
 from packhorse.conformance.builders import FAILURE, add, finish, history, new_job, run, take, unique
-from packhorse.core.clock import HOUR, SECOND, TurnedClock
+from packhorse.core.clock import HOUR, SECOND, ManualClock
 from packhorse.core.event import Event, Kind, kind_of
-from packhorse.core.failure import Failure
 from packhorse.core.job import OF_TASK, RESERVED, Job, Reason
-from packhorse.core.outcome import Completed, Failed, Halted, Outcome, Released, Snoozed, Stopped
-from packhorse.core.replay import replay, unknown_in
+from packhorse.core.outcome import Completed, Failed, Failure, Halted, Outcome, Released, Snoozed, Stopped
 from packhorse.monitor.event_objects import with_objects
+from packhorse.monitor.replay import replay, unknown_in
 from packhorse.monitor.serializers import JobFields, object_fields
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import CheckIn
 
 
 @pytest.fixture
-def clock() -> TurnedClock:
-    return TurnedClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def storage(clock: TurnedClock) -> Memory:
+def storage(clock: ManualClock) -> Memory:
     return Memory(clock)
 
 
@@ -40,7 +39,7 @@ def assert_is(job: Job, storage: Memory) -> None:
     assert unknown_in(last) == []
 
 
-def test_each_event_has_the_job_as_it_was_stored_after_it(storage: Memory, clock: TurnedClock) -> None:
+def test_each_event_has_the_job_as_it_was_stored_after_it(storage: Memory, clock: ManualClock) -> None:
     job = add(storage, delay=SECOND, priority=3, total_timeout=HOUR)
     stored = [storage.get(job.id)]
     clock.turn(2)
@@ -145,7 +144,7 @@ def test_a_job_that_a_twin_replaced_has_its_old_choices_before_that(storage: Mem
     assert_is(storage.get(old.id), storage)
 
 
-def test_an_earlier_error_is_told_in_short_and_the_latest_in_full(storage: Memory, clock: TurnedClock) -> None:
+def test_an_earlier_error_is_told_in_short_and_the_latest_in_full(storage: Memory, clock: ManualClock) -> None:
     job = run(storage, add(storage))
     finish(storage, Failed(job.token, replace(FAILURE, version="v1"), retry_in=0, ran=1))
     job = run(storage, storage.get(job.id))

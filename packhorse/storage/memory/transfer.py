@@ -8,7 +8,7 @@ from typing import Any
 from packhorse.core.job import UniqueLock
 from packhorse.storage.contract import BATCH
 from packhorse.storage.memory.keeper import Keeper, atomic
-from packhorse.storage.moving import (
+from packhorse.storage.transfer import (
     Dumped,
     Lock,
     LoggedLine,
@@ -22,7 +22,7 @@ from packhorse.storage.moving import (
 )
 
 
-class Moving(Keeper):
+class Transfers(Keeper):
     @atomic
     def move(self) -> Move | None:
         return self._move

@@ -1,5 +1,5 @@
 """Moving into and out of PostgreSQL: counters that go on behind what was loaded, and calls that are one statement. The
-rest is in `sql/moving.py`."""
+rest is in `sql/transfer.py`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from psycopg import errors
 
 from packhorse.core.errors import StorageUnavailable
 from packhorse.storage.contract import BATCH
-from packhorse.storage.moving import Dumped, Move, Section
 from packhorse.storage.postgres.records import Records
 from packhorse.storage.records import EventFilter
-from packhorse.storage.sql import moving
+from packhorse.storage.sql import transfer
+from packhorse.storage.transfer import Dumped, Move, Section
 
 _PATIENCE = 30.0
 """Seconds for which closing waits for the transactions of others."""
@@ -24,7 +24,7 @@ _AT_A_TIME = "200ms"
 _PAUSE = 0.5
 
 
-class Moving(Records, moving.Moving):
+class Transfers(Records, transfer.Transfers):
     _counted = "counted"
 
     def dump(self, section: Section, *, cursor: str | None = None, limit: int = BATCH) -> Dumped:

@@ -8,11 +8,11 @@ import pytest
 
 from packhorse.conformance.builders import new_jobs
 from packhorse.conformance.estate import everything, furnish
-from packhorse.core.clock import TurnedClock
+from packhorse.core.clock import ManualClock
 from packhorse.core.errors import StorageFull
 from packhorse.storage import open_storage
+from packhorse.storage.copy_store import End, copy_storage
 from packhorse.storage.sqlite import SQLite
-from packhorse.storage.transfer import End, copy_storage
 
 
 def room_for(storage: SQLite, pages: int) -> None:
@@ -25,7 +25,7 @@ def room_for(storage: SQLite, pages: int) -> None:
 
 @pytest.mark.parametrize("pages", [1, 8, 20])
 def test_a_full_disk_stops_the_copy_and_it_goes_on_when_there_is_room(pages: int, tmp_path: Path) -> None:
-    clock = TurnedClock()
+    clock = ManualClock()
     source, target = open_storage("memory://", now=clock), SQLite(tmp_path / "new.db", now=clock)
     furnish(source, clock)
     source.enqueue(new_jobs(200, args='{"text":"' + "long " * 1_000 + '"}'))

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from packhorse.core.event import Event, Kind
-from packhorse.core.failure import Failure
 from packhorse.core.job import (
     FINAL,
     HELD,
@@ -26,6 +25,7 @@ from packhorse.core.job import (
     State,
     rank_of,
 )
+from packhorse.core.outcome import Failure
 from packhorse.core.transitions import CHOSEN, LONGEST_TOLD
 
 _KEPT = ("seq", "created_by")  # never changes

@@ -8,7 +8,7 @@ import pytest
 
 from packhorse.core.clock import SECOND
 from packhorse.core.event import Subject
-from packhorse.monitor.presence import busy_slots, crews_lost, is_alive, lost_text, presence_of
+from packhorse.monitor.liveness import busy_slots, group_processes, group_text, is_alive, presence_of
 from packhorse.storage.records import WorkerInfo
 
 NOW = 1_000 * SECOND
@@ -67,7 +67,7 @@ def test_a_foreman_is_told_with_its_workers_and_who_fell_silent_last_first():
     boss, ann, bob = a_foreman(silent=60), a_worker("ann", silent=50), a_worker("bob", silent=55)
     alone, orphan = a_worker("zoe", None, silent=10), a_worker("kim", "another boss", silent=70)
 
-    lost = crews_lost([ann, alone, boss, orphan, bob])
+    lost = group_processes([ann, alone, boss, orphan, bob])
 
     assert [(each.chief.id, [one.id for one in each.crew]) for each in lost] == [
         ("zoe", []),
@@ -76,12 +76,12 @@ def test_a_foreman_is_told_with_its_workers_and_who_fell_silent_last_first():
     ]
     assert lost[1].silent_since == NOW - 50
     assert lost[1].held({"ann": 2, "bob": 1, "zoe": 7, None: 9}) == 3
-    assert [lost_text(each) for each in lost] == [
+    assert [group_text(each) for each in lost] == [
         "the worker mule:12",
         "the foreman mule:11 and its 2 workers",
         "the worker mule:12",
     ]
-    assert lost_text(crews_lost([boss, ann])[0]) == "the foreman mule:11 and its worker"
+    assert group_text(group_processes([boss, ann])[0]) == "the foreman mule:11 and its worker"
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,15 @@ from msgspec.structs import replace
 
 from packhorse.conformance.builders import new_job
 from packhorse.conformance.estate import everything, furnish
-from packhorse.core.clock import DAY, TurnedClock
+from packhorse.core.clock import DAY, ManualClock
 from packhorse.core.errors import StorageFull
 from packhorse.core.job import NewJob
 from packhorse.storage import open_storage
-from packhorse.storage.moving import Move, Stage
+from packhorse.storage.copy_store import End, copy_storage
 from packhorse.storage.records import EventFilter, Placement, Pruned, Retention
 from packhorse.storage.redis import Redis
 from packhorse.storage.redis.address import Address
-from packhorse.storage.transfer import End, copy_storage
+from packhorse.storage.transfer import Move, Stage
 from tests.redis_server import RedisServer, fresh_url
 from tests.storage.redis.audit import audit
 
@@ -26,7 +26,7 @@ FOR_LONG = Retention(*[1_000 * DAY] * 5)
 
 
 def test_every_key_agrees_after_a_move_and_after_all_is_pruned() -> None:
-    clock = TurnedClock()
+    clock = ManualClock()
     source = open_storage("memory://", now=clock)
     furnish(source, clock)
     storage = Redis.from_url(fresh_url(), now=clock)
@@ -44,7 +44,7 @@ def test_every_key_agrees_after_a_move_and_after_all_is_pruned() -> None:
 
 
 def test_a_gap_in_the_numbers_of_events_does_not_keep_the_older_ones_alive() -> None:
-    clock = TurnedClock()
+    clock = ManualClock()
     source = open_storage("memory://", now=clock)
     furnish(source, clock)
     source._events = [event for event in source._events if event.id % 7 and not 40 < event.id < 60]  # type: ignore[attr-defined]
@@ -63,7 +63,7 @@ def test_a_gap_in_the_numbers_of_events_does_not_keep_the_older_ones_alive() -> 
 
 def test_events_whose_numbers_lie_far_apart_are_counted_one_by_one() -> None:
     """As they come from PostgreSQL, whose numbers rise by a thousand."""
-    clock = TurnedClock()
+    clock = ManualClock()
     source = open_storage("memory://", now=clock)
     furnish(source, clock)
     source._events = [replace(event, id=1_000 * event.id) for event in source._events]  # type: ignore[attr-defined]
@@ -94,7 +94,7 @@ def test_events_whose_numbers_lie_far_apart_are_counted_one_by_one() -> None:
 
 
 def test_a_full_server_stops_the_copy_and_it_goes_on_when_there_is_room(own_server: RedisServer) -> None:
-    clock = TurnedClock()
+    clock = ManualClock()
     source = open_storage("memory://", now=clock)
     furnish(source, clock)
     before = everything(source)

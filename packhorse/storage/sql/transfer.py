@@ -8,7 +8,11 @@ from typing import Any, NamedTuple
 
 from packhorse.storage.broken import facts_in
 from packhorse.storage.contract import BATCH
-from packhorse.storage.moving import (
+from packhorse.storage.records import LogLine, QueueInfo, log_kind
+from packhorse.storage.sql.keeper import Keeper, place_of
+from packhorse.storage.sql.rows import FIELDS, Row, event_of, event_row, from_json, job_of, job_row, to_json
+from packhorse.storage.sql.transaction import Transaction
+from packhorse.storage.transfer import (
     ROWS,
     Dumped,
     LoggedLine,
@@ -17,10 +21,6 @@ from packhorse.storage.moving import (
     bare,
     encode,
 )
-from packhorse.storage.records import LogLine, QueueInfo, log_kind
-from packhorse.storage.sql.keeper import Keeper, place_of
-from packhorse.storage.sql.rows import FIELDS, Row, event_of, event_row, from_json, job_of, job_row, to_json
-from packhorse.storage.sql.transaction import Transaction
 
 
 class Table(NamedTuple):
@@ -60,7 +60,7 @@ TABLES = {
 _JSON = {"options", "info"}
 
 
-class Moving(Keeper):
+class Transfers(Keeper):
     _counted = "measure"
     """The table, or the view, of all that is counted."""
     _dumped_only: Mapping[Section, tuple[str, ...]] = {Section.MEASURES: ("level <> 'tally'",)}

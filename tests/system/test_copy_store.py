@@ -17,9 +17,9 @@ from packhorse.core.job import NewJob
 from packhorse.core.outcome import Completed
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
-from packhorse.storage.moving import Move, Section, Stage
+from packhorse.storage.copy_store import End, copy_storage
 from packhorse.storage.records import LogLine, WorkerInfo
-from packhorse.storage.transfer import End, copy_storage
+from packhorse.storage.transfer import Move, Section, Stage
 from tests.children import program, running, until
 from tests.storage.conftest import ADDRESSES, chosen_storages, give_back
 

@@ -1,5 +1,5 @@
 """Moving into and out of a SQLite file, where long arguments lie apart and many events in packs. The rest is in
-`sql/moving.py`."""
+`sql/transfer.py`."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from packhorse.storage.contract import BATCH
-from packhorse.storage.moving import Dumped, Section
 from packhorse.storage.records import EventFilter
-from packhorse.storage.sql import moving
+from packhorse.storage.sql import transfer
 from packhorse.storage.sql.rows import FIELDS, Row
 from packhorse.storage.sqlite.keeper import SQLiteKeeper
 from packhorse.storage.sqlite.rows import LARGE_ARGS
+from packhorse.storage.transfer import Dumped, Section
 
 _ARGS = FIELDS.index("args")
 
 
-class Moving(SQLiteKeeper, moving.Moving):
+class Transfers(SQLiteKeeper, transfer.Transfers):
     def dump(self, section: Section, *, cursor: str | None = None, limit: int = BATCH) -> Dumped:
         if section is not Section.EVENTS:
             return super().dump(section, cursor=cursor, limit=limit)
