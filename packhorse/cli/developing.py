@@ -22,7 +22,7 @@ from packhorse.client.app import Packhorse
 from packhorse.client.app_loader import find_target
 from packhorse.core.errors import BadValue, StorageError
 from packhorse.core.settings import Settings
-from packhorse.foreman.pulse import FIGURES
+from packhorse.foreman.liveness import STATUS_LOG
 from packhorse.foreman.signals import Signals
 
 _LOOK_FOR_CHANGES = 0.5
@@ -67,7 +67,7 @@ def _dev(
     target = target or invocation.settings.app or find_target()
     app, settings = app_and_settings(invocation, target, options)
     web_options = None if no_web else _web_options(settings, {**WEB_OPTIONS, "port": port, "redact": redact})
-    FIGURES.setLevel(
+    STATUS_LOG.setLevel(
         max(logging.WARNING, logging.getLogger("packhorse").getEffectiveLevel())
     )  # jobs say more than these
     # It gives up until the next save, which may mend it.

@@ -28,13 +28,13 @@ from packhorse.core.settings import Settings, SizeSetting, reload_settings
 from packhorse.core.task import RegisteredTask
 from packhorse.core.version import __version__
 from packhorse.foreman import Foreman
-from packhorse.foreman.chores import Chore, EndWorker, SteadyTime, StuckJobs, all_chores
-from packhorse.foreman.chores.tell_results import TellResults
-from packhorse.foreman.crew import Launch
-from packhorse.foreman.death import frozen_workers, kill_workers
-from packhorse.foreman.pulse import Callee
+from packhorse.foreman.chores import Chore, EndWorker, StuckJobs, TrustedTime, all_chores
+from packhorse.foreman.chores.call_result_handlers import CallResultHandlers
+from packhorse.foreman.liveness import CheckInTarget
+from packhorse.foreman.process_tree import frozen_workers, kill_workers
+from packhorse.foreman.processes import Launch
+from packhorse.foreman.scaling import most_workers
 from packhorse.foreman.signals import Signals
-from packhorse.foreman.size import most_workers
 from packhorse.monitor.served_queues import matches_patterns, parse_queue_patterns
 from packhorse.monitor.text import count_text
 from packhorse.storage import open_storage
@@ -206,11 +206,11 @@ def make_foreman(
         order = fresh.chosen_order
         return fresh, launch(fresh)
 
-    def chores(steady_time: SteadyTime, end_worker: EndWorker, stuck_jobs: StuckJobs) -> list[Chore]:
-        found = all_chores(app.storage, settings, steady_time, kill_workers, end_worker, frozen_workers, stuck_jobs)
+    def chores(trusted_time: TrustedTime, end_worker: EndWorker, stuck_jobs: StuckJobs) -> list[Chore]:
+        found = all_chores(app.storage, settings, trusted_time, kill_workers, end_worker, frozen_workers, stuck_jobs)
         if app.has_result_handlers:
-            me, tell = (lambda: foreman.record.id), (lambda jobs: foreman.crew.tell_of_ended(jobs))
-            found.append(TellResults(app.storage, settings, me, tell))
+            me, tell = (lambda: foreman.record.id), (lambda jobs: foreman.workers.call_result_handlers(jobs))
+            found.append(CallResultHandlers(app.storage, settings, me, tell))
         return found
 
     foreman = Foreman(
@@ -223,7 +223,7 @@ def make_foreman(
         gives_up=is_dev,
         ends_on_hangup=is_dev,
         tells_results=app.has_result_handlers,
-        callee=Callee(options.get("checkin_url"), options.get("checkin_cmd")),
+        check_in_target=CheckInTarget(options.get("checkin_url"), options.get("checkin_cmd")),
         announce=lambda: announce(app, order) if foreman.record.is_first else announce_again(app, order),
         signals=signals,
         reload=reload,

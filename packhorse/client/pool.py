@@ -25,7 +25,7 @@ from packhorse.monitor.served_queues import check_queue_patterns
 
 
 class Running(Protocol):
-    """One start of a pool, until it has stopped: `in_process.InProcess`."""
+    """One start of a pool, until it has stopped: `embedded.EmbeddedPool`."""
 
     def stop(self) -> None:
         """Take no more jobs, let the running ones finish within the grace, hand back the rest; waits for it.
@@ -78,7 +78,7 @@ class Pool:
                     _refuse_isolated(task)
                 # By its name: a worker, and what else is needed here, knows apps, and not the other way round.
                 engine: Any = importlib.import_module("packhorse.foreman.embedded")
-                self._running = engine.InProcess(self._app, self.concurrency, self.queues)
+                self._running = engine.EmbeddedPool(self._app, self.concurrency, self.queues)
                 self._app._clients.append(self)
                 if not self._is_registered:
                     self._is_registered = True

@@ -1,4 +1,4 @@
-"""The foreman: the parent process that starts, watches, beats for and scales its crew of workers."""
+"""The foreman: the parent process that starts, watches, beats for and scales its workers of workers."""
 
 from __future__ import annotations
 

@@ -26,15 +26,14 @@ from packhorse.core.errors import PackhorseError, StorageError
 from packhorse.core.event import IN_PROGRAM, ForemanAction
 from packhorse.core.task import NAME_LIMIT
 from packhorse.core.version import __version__
+from packhorse.foreman.background import BackgroundLoop
 from packhorse.foreman.chores import all_chores
-from packhorse.foreman.chores.tell_results import TellResults
-from packhorse.foreman.duty import Duty
-from packhorse.foreman.former import PROCESS_SPACE, process_space, rescue_former
-from packhorse.foreman.heartbeat import boot_time
+from packhorse.foreman.chores.call_result_handlers import CallResultHandlers
+from packhorse.foreman.chores.runner import ChoreRunner
+from packhorse.foreman.dead_workers import PROCESS_SPACE, process_space, rescue_former
+from packhorse.foreman.heartbeat import ForemanRecord, boot_time
 from packhorse.foreman.orders import Orders
-from packhorse.foreman.pulse import Record
-from packhorse.foreman.steady import Steady
-from packhorse.foreman.timetable import Timetable
+from packhorse.foreman.rescue_guard import RescueGuard
 from packhorse.monitor.stacks import STACKS_TOLD_FOR
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import LEASE_S, TELLS_RESULTS, Stop
@@ -54,7 +53,7 @@ _LAST_WORDS = 5.0
 _LINGERS = "packhorse-pool-lingers"
 
 
-class InProcess:
+class EmbeddedPool:
     """One pool from its start to its stop. Making it starts it."""
 
     def __init__(self, app: Packhorse, concurrency: int, queues: list[str] | None) -> None:
@@ -72,11 +71,13 @@ class InProcess:
         self._spool = Spool(None) if app._is_handed else Spool.of(app.settings)
         self._beats = _Beats(self._storage, app, concurrency, self._spool)
         self._orders = Orders(self._storage, self._beats.record, lambda: None)
-        chores = all_chores(self._storage, app.settings, self._beats.steady_time)
+        chores = all_chores(self._storage, app.settings, self._beats.trusted_time)
         if app.has_result_handlers:
-            chores.append(TellResults(self._storage, app.settings, lambda: self._beats.record.id, self._tell_of_ended))
-        self._timetable = Timetable(chores)
-        self._lookout = Duty("looking ahead", self._look, longest_retry=1.0)
+            chores.append(
+                CallResultHandlers(self._storage, app.settings, lambda: self._beats.record.id, self._tell_of_ended)
+            )
+        self._chore_runner = ChoreRunner(chores)
+        self._poller = BackgroundLoop("looking ahead", self._look, longest_retry=1.0)
         self._thread = threading.Thread(target=self._run, name="packhorse-pool", daemon=True)
         self._thread.start()
 
@@ -85,7 +86,7 @@ class InProcess:
         return self._thread.is_alive()
 
     def stop(self) -> None:
-        """Take no more jobs, let the running ones finish within the grace, hand back the rest; waits for it.
+        """Take no more jobs, let the running ones finish within the grace, load back the rest; waits for it.
         Raises what had ended it before."""
         self._drain_soon()
         self._thread.join()
@@ -128,11 +129,11 @@ class InProcess:
             log.exception("the pool has ended: %s", type(error).__name__)
 
     def _serve(self) -> None:
-        self._beats.duty.start()
+        self._beats.loop.start()
         try:
             if self._is_known():
-                for duty in (self._timetable.duty, self._orders.duty, self._lookout):
-                    duty.start()
+                for loop in (self._chore_runner.loop, self._orders.loop, self._poller):
+                    loop.start()
                 while not self._is_stopping.is_set():
                     if not self._work():
                         self._is_stopping.wait(_START_AGAIN)
@@ -229,11 +230,11 @@ class InProcess:
             self._changed.notify_all()
 
     def _look(self) -> float:
-        """As a foreman's lookout: one look a second on behalf of all that there is to do."""
+        """As a foreman's poller: one look a second on behalf of all that there is to do."""
         foreman, sent = self._beats.record.id, boot_time()
         outlook = self._storage.outlook(foreman, self._beats.owners, after=self._orders.look_after(foreman))
-        self._timetable.heed(outlook)
-        self._orders.heed(outlook, foreman)
+        self._chore_runner.on_poll(outlook)
+        self._orders.on_poll(outlook, foreman)
         worker = self._worker
         if worker is not None:
             worker.loop.follow(outlook.order)
@@ -261,12 +262,12 @@ class InProcess:
             log.warning("an operator's order to %s means nothing to a pool in a program", do.value)
 
     def _end(self) -> None:
-        duties = (self._lookout, self._orders.duty, self._timetable.duty, self._beats.duty)
-        for duty in duties:
-            duty.stop()
+        duties = (self._poller, self._orders.loop, self._chore_runner.loop, self._beats.loop)
+        for loop in duties:
+            loop.stop()
         deadline = time.monotonic() + _LAST_WORDS
-        for duty in duties:  # a step under way would open a connection again that the program has closed by then
-            duty.stop(max(0.0, deadline - time.monotonic()))
+        for loop in duties:  # a step under way would open a connection again that the program has closed by then
+            loop.stop(max(0.0, deadline - time.monotonic()))
         try:
             self._beats.record.leave("stopped")
         except StorageError as error:
@@ -316,14 +317,14 @@ class _Beats:
             IN_PROGRAM: True,
         }
         self._slots = concurrency
-        self.record = Record(storage, about)
+        self.record = ForemanRecord(storage, about)
         self.error: PackhorseError | None = None  # the storage cannot be used at all
         self.is_heard = threading.Event()
         self._members: dict[str, _Member] = {}
-        self._steady = Steady(settings.lease / SECOND, self._heartbeat)
+        self._guard = RescueGuard(settings.lease / SECOND, self._heartbeat)
         self._seen = (0.0, 0.0, 0)
         self._followed: int | None = None
-        self.duty = Duty("the heartbeat", self.step, longest_retry=min(1.0, self._heartbeat / 5))
+        self.loop = BackgroundLoop("the heartbeat", self.step, longest_retry=min(1.0, self._heartbeat / 5))
 
     @property
     def owners(self) -> list[str]:
@@ -349,12 +350,12 @@ class _Beats:
         match message.pop("say", None):
             case "online":
                 member.is_online = True
-                self.duty.wake()
+                self.loop.wake()
             case "report":
                 member.said = message
             case "stacks":
                 member.stacks = time.monotonic(), message
-                self.duty.wake()
+                self.loop.wake()
 
     def step(self) -> float:
         """Beat, once the storage knows whom for."""
@@ -366,10 +367,10 @@ class _Beats:
         sent = boot_time()
         beat = self._storage.beat(reports)
         received = boot_time()
-        self._steady.accepted(sent, received, beat.now / SECOND)
+        self._guard.accepted(sent, received, beat.now / SECOND)
         self.note_time(sent, received, beat.now)
         if self.record.id in beat.unknown:
-            self._steady.interrupted()
+            self._guard.interrupted()
             self.record.renew()
             return 0.0
         for owner, member in members.items():
@@ -389,7 +390,7 @@ class _Beats:
         except PackhorseError as error:
             if not self.record.may_wait(error):
                 self.error = error
-                self.duty.stop()
+                self.loop.stop()
             raise
         finally:
             self.is_heard.set()
@@ -405,16 +406,16 @@ class _Beats:
         """This was the latest order that was followed; whoever gave it waits for a heartbeat that says so."""
         if order != self._followed:
             self._followed = order
-            self.duty.wake()
+            self.loop.wake()
 
     def note_time(self, sent: float, received: float, now: int) -> None:
         """What the storage's clock showed, at some moment between these two."""
         self._seen = sent, received, now
 
-    def steady_time(self) -> int | None:
-        """The storage's time, if it can be believed that who seems silent is. See `Heartbeat.steady_time`."""
+    def trusted_time(self) -> int | None:
+        """The storage's time, if it can be believed that who seems silent is. See `Heartbeat.trusted_time`."""
         sent, received, now = self._seen
-        if self._steady.is_steady(boot_time()) and self._steady.goes_on(sent, received, now / SECOND):
+        if self._guard.may_rescue(boot_time()) and self._guard.agrees(sent, received, now / SECOND):
             return now
         return None
 
@@ -428,7 +429,7 @@ class _Beats:
             "state": state,
             **numbers,
             "busy": sum(member.said.get("busy", 0) for member in members),
-            "steady": self._steady.is_steady(boot_time()),
+            "steady": self._guard.may_rescue(boot_time()),
             "order": followed,
         }
 

@@ -1,8 +1,8 @@
-"""The foreman: the process behind `packhorse work`. Keeps a crew of workers at work until it is told to stop.
+"""The foreman: the process behind `packhorse work`. Keeps a workers of workers at work until it is told to stop.
 
-The main thread runs one loop: hear the workers and the signals, take leave of those that ended, keep the crew at the
-size that is wanted. It never waits for the storage; what does is a duty with a thread of its own: the heartbeat, the
-settling of dead workers, the lookout, the chores. Several foremen share a storage without knowing of each other.
+The main thread runs one loop: hear the workers and the signals, take leave of those that ended, keep the workers at the
+size that is wanted. It never waits for the storage; what does is a loop with a thread of its own: the heartbeat, the
+exits of dead workers, the poller, the chores. Several foremen share a storage without knowing of each other.
 """
 
 from __future__ import annotations
@@ -24,19 +24,26 @@ from packhorse.core.errors import PackhorseError
 from packhorse.core.event import ForemanAction, ForemanOrder
 from packhorse.core.settings import Settings
 from packhorse.core.version import __version__
-from packhorse.foreman.backoff import YOUNG, Backoff
-from packhorse.foreman.crew import Crew, Ended, Launch
+from packhorse.foreman.crash_backoff import YOUNG, CrashBackoff
+from packhorse.foreman.dead_workers import PROCESS_SPACE, process_space
 from packhorse.foreman.duties import Chores, Duties
-from packhorse.foreman.former import PROCESS_SPACE, process_space
-from packhorse.foreman.heartbeat import boot_time
-from packhorse.foreman.leftovers import remove_leftovers
-from packhorse.foreman.member import Member
-from packhorse.foreman.pulse import NOBODY, Callee, Pulse, Record
-from packhorse.foreman.rolling import Rolling
-from packhorse.foreman.scaling import Plan
-from packhorse.foreman.signals import DUMP, QUIET, RESTART_ASKED, STOP, Signals
-from packhorse.foreman.size import Size
-from packhorse.foreman.terminal import Terminal, has_terminal, let_go_of_terminal
+from packhorse.foreman.heartbeat import ForemanRecord, boot_time
+from packhorse.foreman.liveness import NO_CHECK_IN, CheckInTarget, Liveness
+from packhorse.foreman.processes import Launch, WorkerExit, WorkerGroup
+from packhorse.foreman.rolling_restart import RollingRestart
+from packhorse.foreman.scaling import Scaler, ScalingPlan
+from packhorse.foreman.signals import (
+    DUMP,
+    QUIET,
+    RESTART_ASKED,
+    STOP,
+    Signals,
+    Terminal,
+    has_terminal,
+    let_go_of_terminal,
+)
+from packhorse.foreman.status_directory import remove_leftovers
+from packhorse.foreman.worker_handle import WorkerHandle
 from packhorse.monitor.local_liveness import StatusFile
 from packhorse.monitor.stats import connections_report
 from packhorse.storage.contract import Storage
@@ -60,8 +67,8 @@ class Foreman:
 
     With `burst` it ends when its workers, told so by their arguments, find nothing more to do. It stops when `parent`,
     the process that started it, has ended. With `gives_up`, workers that keep dying young are not started again before
-    the next SIGHUP. The `callee` is called every minute, as a sign of life. What `announce` tells the storage, it tells
-    when it begins. `signals` are those that the program has watched while it started. A SIGHUP restarts its workers; it
+    the next SIGHUP. `check_in_target` is called every minute, as a sign of life. `announce` runs when it
+    begins. `signals` are those that the program has watched while it started. A SIGHUP restarts its workers; it
     stops when the terminal was closed, and with `ends_on_hangup` in any case. `tells_results`: its app has result
     handlers. A restart asks `reload` for the settings of the fresh workers.
 
@@ -78,14 +85,14 @@ class Foreman:
         burst: bool = False,
         parent: int | None = None,
         gives_up: bool = False,
-        callee: Callee = NOBODY,
+        check_in_target: CheckInTarget = NO_CHECK_IN,
         announce: Callable[[], None] = lambda: None,
         signals: Signals | None = None,
         ends_on_hangup: bool = False,
         tells_results: bool = False,
         reload: Callable[[], tuple[Settings, Launch]] | None = None,
     ) -> None:
-        self.size = Size(settings, burst=burst)
+        self.scaler = Scaler(settings, burst=burst)
         self.deaths = 0
         self.done = self.failed = 0  # attempts that its workers had ended when they left, and those that had failed
         self.problem: str | None = None  # the last one
@@ -101,14 +108,14 @@ class Foreman:
         self._exit_code = 0
         self._signals = signals or Signals()
         self._selector = selectors.DefaultSelector()
-        self.backoff = Backoff(gives_up=gives_up)
-        self.crew = Crew(launch, self._selector, on_online=lambda: self.duties.heartbeat.beat_soon())
-        self.record = Record(storage, {**self._about(launch.target), TELLS_RESULTS: tells_results})
+        self.backoff = CrashBackoff(gives_up=gives_up)
+        self.workers = WorkerGroup(launch, self._selector, on_online=lambda: self.duties.heartbeat.beat_soon())
+        self.record = ForemanRecord(storage, {**self._about(launch.target), TELLS_RESULTS: tells_results})
         wake = self._signals.ring
         self.duties = Duties(
             storage,
             settings,
-            self.crew,
+            self.workers,
             self.record,
             chores,
             report=self.report,
@@ -116,9 +123,9 @@ class Foreman:
             announce=announce,
             hasty=burst,
         )
-        self.pulse = Pulse(self.report, self.is_well, callee)
+        self.liveness = Liveness(self.report, self.is_well, check_in_target)
         self._sign_of_life = StatusFile(max(settings.lease / SECOND, _STUCK))
-        self._rolling = Rolling(self.crew, self._start, self._drain)
+        self._rolling = RollingRestart(self.workers, self._start, self._drain)
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -172,7 +179,7 @@ class Foreman:
         if self.record.is_joined and not self._is_stopping:
             self.duties.go_to_work()
             self._man(now)
-        self.pulse.tick(now)
+        self.liveness.tick(now)
         silence = self.duties.heartbeat.silence()
         self._sign_of_life.tick(now, silence if silence < float("inf") else None)
 
@@ -182,25 +189,25 @@ class Foreman:
     def _is_over(self) -> bool:
         if self.duties.heartbeat.error is not None:
             return True
-        is_done = self._burst and self.duties.are_at_work and self.size.wanted == 0
-        return (self._is_stopping or is_done) and not self.crew.members
+        is_done = self._burst and self.duties.are_at_work and self.scaler.wanted == 0
+        return (self._is_stopping or is_done) and not self.workers.members
 
     def _end(self) -> None:
         """Whatever led here, no worker stays behind."""
         let_go_of_terminal()  # what outlived it, as with nohup, would fail over the last words that it prints
-        for member in self.crew.members:
-            self.crew.kill(member, "the foreman has ended")
+        for worker in self.workers.members:
+            self.workers.kill(worker, "the foreman has ended")
         deadline = time.monotonic() + _LAST_WORDS
-        while self.crew.members and time.monotonic() < deadline:
+        while self.workers.members and time.monotonic() < deadline:
             self._selector.select(0.1)
             self._take_leave(time.monotonic())
-        self.pulse.calls.duty.stop()
+        self.liveness.calls.loop.stop()
         self.duties.end()
         if self.record.is_joined:
-            self.duties.settling.put(Ended(self.record.id, "stopped", died=False))
-        if not self.duties.settling.wait(_LAST_WORDS if self.record.is_joined else 0.0):
+            self.duties.exits.put(WorkerExit(self.record.id, "stopped", died=False))
+        if not self.duties.exits.wait(_LAST_WORDS if self.record.is_joined else 0.0):
             log.warning("the storage does not answer; other foremen will take back what was held here")
-        self.duties.settling.duty.stop(1.0)
+        self.duties.exits.loop.stop(1.0)
         self._sign_of_life.end()
         self._selector.close()
         if self._is_stopping:
@@ -219,7 +226,7 @@ class Foreman:
             self._restart("asked for")
         elif number in DUMP:
             faulthandler.dump_traceback(all_threads=True)
-            self.crew.tell({"do": "dump"})
+            self.workers.broadcast({"do": "dump"})
 
     def _hear_hangup(self) -> None:
         self._terminal.told(time.monotonic())
@@ -242,7 +249,7 @@ class Foreman:
     def _quiet(self, why: str) -> None:
         log.info("quiet: no more jobs are taken (%s)", why)
         self._is_quiet = True
-        self.crew.tell({"do": "quiet"})
+        self.workers.broadcast({"do": "quiet"})
         self.duties.heartbeat.beat_soon()  # so that nobody who looks counts on it
 
     def _restart(self, why: str) -> None:
@@ -264,10 +271,10 @@ class Foreman:
             return
         self._settings = replace(settings, heartbeat=self._settings.heartbeat, lease=self._settings.lease)
         self.duties.adjust(self._settings)
-        has_changed = self.size.reset(settings)
-        self.crew.set_launch(replace(launch, concurrency=self.size.limits.slots))
+        has_changed = self.scaler.reset(settings)
+        self.workers.set_launch(replace(launch, concurrency=self.scaler.limits.slots))
         if has_changed:
-            limits = self.size.limits
+            limits = self.scaler.limits
             log.info("from %d to %d workers with %d slots each", limits.least, limits.most, limits.slots)
 
     def _stop(self, why: str) -> None:
@@ -275,36 +282,36 @@ class Foreman:
         log.info("stopping (%s): running jobs have %g s to finish; once more stops at once", why, grace)
         self._is_stopping = True
         self.duties.heartbeat.beat_soon()  # so that nobody who looks counts on it
-        self.pulse.stopping()
+        self.liveness.stopping()
         self.duties.rest()
-        for member in self.crew.members:
-            self._drain(member, f"the foreman was told to stop ({why})")
-            if not member.is_online:  # as far as was heard: it may have jobs by now
-                self.crew.end_if_starting(member)
+        for worker in self.workers.members:
+            self._drain(worker, f"the foreman was told to stop ({why})")
+            if not worker.is_online:  # as far as was heard: it may have jobs by now
+                self.workers.end_if_starting(worker)
 
     def _hard_stop(self, number: int, why: str) -> None:
         """What is held is handed back when the ends are settled, and counts nowhere."""
         log.warning("stopping at once (%s)", why)
         self._exit_code = 128 + number
-        for member in self.crew.members:
-            self.crew.kill(member, f"the foreman was told to stop at once ({why})")
+        for worker in self.workers.members:
+            self.workers.kill(worker, f"the foreman was told to stop at once ({why})")
 
     # --- orders ---------------------------------------------------------------------------------------------------
 
     def _follow(self, order: ForemanOrder) -> None:
-        """Do what an operator wants, of the whole crew or of one in it."""
+        """Do what an operator wants, of the whole workers or of one in it."""
         if order.worker is not None:
-            member = self.crew.get(order.worker)
-            if member is not None and order.do is ForemanAction.STACKS:
-                member.channel.send(self._ask_for_stacks())
-            elif member is not None and not self._is_stopping:
-                self._follow_for(member, order)
+            worker = self.workers.get(order.worker)
+            if worker is not None and order.do is ForemanAction.STACKS:
+                worker.channel.send(self._ask_for_stacks())
+            elif worker is not None and not self._is_stopping:
+                self._follow_for(worker, order)
         elif order.do is ForemanAction.SCALE:
             self._scale(order)
         elif order.do is ForemanAction.STOP:
             self._stop_as_ordered(order)
         elif order.do is ForemanAction.STACKS:
-            self.crew.tell(self._ask_for_stacks())
+            self.workers.broadcast(self._ask_for_stacks())
         elif not self._is_stopping:
             self._quiet(_ORDERED) if order.do is ForemanAction.QUIET else self._restart(_ORDERED)
 
@@ -312,21 +319,21 @@ class Foreman:
         """What has a worker say where its threads stand; it answers soon, and the answer goes with the heartbeat."""
         return {"do": "stacks", "order": self.duties.orders.taken}
 
-    def _follow_for(self, member: Member, order: ForemanOrder) -> None:
+    def _follow_for(self, worker: WorkerHandle, order: ForemanOrder) -> None:
         if order.do is ForemanAction.QUIET:
-            member.leaving = member.leaving or "it was told to be quiet"  # another takes its place
-            member.channel.send({"do": "quiet"})
+            worker.leaving = worker.leaving or "it was told to be quiet"  # another takes its place
+            worker.channel.send({"do": "quiet"})
         elif order.do is ForemanAction.RESTART:
-            self._rolling.begin(only=member.id)
+            self._rolling.begin(only=worker.id)
         elif order.do is ForemanAction.STOP:
             # It is not replaced, unless more jobs wait than the others can take.
-            if member.is_active:
-                self.size.one_less()
-            self.size.lower()
+            if worker.is_active:
+                self.scaler.one_less()
+            self.scaler.lower()
             if order.now:
-                self.crew.quit(member, "an operator wanted it to stop at once")
+                self.workers.quit(worker, "an operator wanted it to stop at once")
             else:
-                self._drain(member, "an operator wanted it to stop")
+                self._drain(worker, "an operator wanted it to stop")
 
     def _stop_as_ordered(self, order: ForemanOrder) -> None:
         if not self._is_stopping:
@@ -335,23 +342,23 @@ class Foreman:
             self._hard_stop(signal.SIGTERM, _ORDERED)
 
     def _scale(self, order: ForemanOrder) -> None:
-        self.size.scale(order)
-        limits = self.size.limits
+        self.scaler.scale(order)
+        limits = self.scaler.limits
         log.info("from %d to %d workers (%s)", limits.least, limits.most, _ORDERED)
         if order.slots is not None and order.slots != limits.slots and not self._is_stopping:
-            self.size.set_slots(order.slots)
-            self.crew.set_slots(order.slots)
+            self.scaler.set_slots(order.slots)
+            self.workers.set_slots(order.slots)
             self._restart(_ORDERED)
 
-    # --- the crew -------------------------------------------------------------------------------------------------
+    # --- the workers -------------------------------------------------------------------------------------------------
 
     def _take_leave(self, now: float) -> None:
-        self.crew.look_at_memory(now)
-        for ended in self.crew.bury():
-            self.duties.settling.put(ended)
+        self.workers.watch_memory(now)
+        for ended in self.workers.collect_exits():
+            self.duties.exits.put(ended)
             self._note(ended, now)
 
-    def _note(self, ended: Ended, now: float) -> None:
+    def _note(self, ended: WorkerExit, now: float) -> None:
         self.done += ended.done
         self.failed += ended.failed
         if not ended.is_missed:  # its last word came with its end
@@ -367,109 +374,109 @@ class Foreman:
                 log.error("%s; the next is started %s", self.problem, _when(self.backoff.wait))
 
     def _look_after(self, now: float) -> None:
-        for member in self.crew.members:
-            member.is_frozen = member.is_stopped()  # the heartbeat says so, too, but it may be waiting for the storage
-            if member.is_unknown and member.kill_at is None:
-                if member.is_active:  # one that is about to end has left by itself
-                    log.info("worker %d is not known to the storage any more; it is replaced", member.pid)
-                self.crew.dismiss(member)
-            elif member.overruns and not member.was_killed:
-                ids = ", ".join(overrun.token.job_id for overrun in member.overruns)
-                log.error("worker %d does not end a job whose time is over, and is killed: %s", member.pid, ids)
-                self.crew.kill(member, "it did not end a job whose time was over")
-            elif member.is_condemned:
-                self._drain(member, "it is condemned")
-            elif self._seconds_to_thaw(member) <= 0:
-                self.crew.kill_frozen(member, "was killed: a signal had stopped it, and its lease was almost over")
-            if not member.is_proven and (member.has_worked or (member.is_online and now - member.started_at >= YOUNG)):
-                member.is_proven = True
+        for worker in self.workers.members:
+            worker.is_frozen = worker.is_stopped()  # the heartbeat says so, too, but it may be waiting for the storage
+            if worker.is_unknown and worker.kill_at is None:
+                if worker.is_active:  # one that is about to end has left by itself
+                    log.info("worker %d is not known to the storage any more; it is replaced", worker.pid)
+                self.workers.dismiss(worker)
+            elif worker.overruns and not worker.was_killed:
+                ids = ", ".join(overrun.token.job_id for overrun in worker.overruns)
+                log.error("worker %d does not end a job whose time is over, and is killed: %s", worker.pid, ids)
+                self.workers.kill(worker, "it did not end a job whose time was over")
+            elif worker.is_condemned:
+                self._drain(worker, "it is condemned")
+            elif self._seconds_to_thaw(worker) <= 0:
+                self.workers.kill_frozen(worker, "was killed: a signal had stopped it, and its lease was almost over")
+            if not worker.is_proven and (worker.has_worked or (worker.is_online and now - worker.started_at >= YOUNG)):
+                worker.is_proven = True
                 self.backoff.succeeded()
-            if member.has_answered(now):
+            if worker.has_answered(now):
                 self.duties.heartbeat.beat_soon()
-            if member.report.get("busy"):
-                self.duties.lookout.stir()
-        self.crew.enforce(now)
+            if worker.report.get("busy"):
+                self.duties.poller.stir()
+        self.workers.enforce(now)
 
-    def _seconds_to_thaw(self, member: Member) -> float:
+    def _seconds_to_thaw(self, worker: WorkerHandle) -> float:
         """How long a worker that a signal has stopped has to go on. Then it is killed, and its children: when the lease
         is over its jobs may be run elsewhere."""
-        if not member.is_frozen or member.why_killed is not None:
+        if not worker.is_frozen or worker.why_killed is not None:
             return math.inf
-        if member.beaten_at is None:
-            silent = time.monotonic() - member.started_at
+        if worker.beaten_at is None:
+            silent = time.monotonic() - worker.started_at
         else:
-            silent = boot_time() - member.beaten_at
+            silent = boot_time() - worker.beaten_at
         return _LEASE_IN_DANGER * self._settings.lease / SECOND - silent
 
     def _pause(self) -> float:
         """Seconds until the loop has something to do that nobody wakes it for."""
-        thaws = [self._seconds_to_thaw(member) for member in self.crew.members]
-        steps = self.crew.next_step_in(time.monotonic())
+        thaws = [self._seconds_to_thaw(worker) for worker in self.workers.members]
+        steps = self.workers.next_step_in(time.monotonic())
         return max(0.0, min([_TICK, *thaws, *([] if steps is None else [steps])]))
 
-    def _drain(self, member: Member, why: str) -> None:
+    def _drain(self, worker: WorkerHandle, why: str) -> None:
         # The worker itself asks its jobs to end when the grace is over, and gives them this much more.
-        self.crew.drain(member, why, (self._settings.stop_grace + self._settings.abort_grace) / SECOND)
+        self.workers.drain(worker, why, (self._settings.stop_grace + self._settings.abort_grace) / SECOND)
 
     def _man(self, now: float) -> None:
-        """Keep the crew at the size that is wanted."""
+        """Keep the workers at the size that is wanted."""
         self._let_the_idle_go()
         plan = self._plan(now)
         for owner in plan.stop:
-            self._let_go(self.crew.get(owner))
-        while len(self.crew.active) < plan.wanted and self._start() is not None:
+            self._let_go(self.workers.get(owner))
+        while len(self.workers.active) < plan.wanted and self._start() is not None:
             pass
         for _ in range(plan.extra):
             self._start(is_extra=True)
         self._rolling.step()
         if not self._rolling.is_under_way:
-            for member in self.crew.active[plan.wanted :]:
-                self._let_go(member)
-        if sum(member.is_online for member in self.crew.active) >= self.size.limits.least:
-            self.pulse.ready()
+            for worker in self.workers.active[plan.wanted :]:
+                self._let_go(worker)
+        if sum(worker.is_online for worker in self.workers.active) >= self.scaler.limits.least:
+            self.liveness.ready()
 
     def _let_the_idle_go(self) -> None:
         """In a burst, nobody takes the place of a worker that leaves because nothing is left, and what was seen to wait
         before that says nothing any more."""
-        for member in self.crew.leaving:
-            if member.is_newly_needless:
-                member.is_missed = False
+        for worker in self.workers.leaving:
+            if worker.is_newly_needless:
+                worker.is_missed = False
                 self._need_one_less()
 
     def _need_one_less(self) -> None:
-        self.size.one_less()
+        self.scaler.one_less()
         self.duties.backlog.forget()
 
-    def _plan(self, now: float) -> Plan:
-        need = self.duties.backlog.need
-        is_done = self._burst and self.size.wanted == 0
-        if need is None or self._is_quiet or self._rolling.is_under_way or is_done:
-            return Plan(self.size.wanted)
-        return self.size.plan(need, self.crew.hands(now))
+    def _plan(self, now: float) -> ScalingPlan:
+        demand = self.duties.backlog.demand
+        is_done = self._burst and self.scaler.wanted == 0
+        if demand is None or self._is_quiet or self._rolling.is_under_way or is_done:
+            return ScalingPlan(self.scaler.wanted)
+        return self.scaler.plan(demand, self.workers.loads(now))
 
-    def _let_go(self, member: Member | None) -> None:
-        if member is not None:
-            log.info("worker %d is not needed any more", member.pid)
-            self._drain(member, "it was not needed any more")
+    def _let_go(self, worker: WorkerHandle | None) -> None:
+        if worker is not None:
+            log.info("worker %d is not needed any more", worker.pid)
+            self._drain(worker, "it was not needed any more")
 
-    def _start(self, *, is_extra: bool = False) -> Member | None:
+    def _start(self, *, is_extra: bool = False) -> WorkerHandle | None:
         """Start a worker, if there is no reason to wait."""
         now = time.monotonic()
         is_crowded = (
-            len(self.crew.leaving) > self.size.limits.most
+            len(self.workers.leaving) > self.scaler.limits.most
         )  # those that leave are counted apart, but not for ever
-        if is_crowded or not self.backoff.may_start(now, self.crew.starting):
+        if is_crowded or not self.backoff.may_start(now, self.workers.starting):
             return None
         try:
-            member = self.crew.start(self.record.id, is_extra=is_extra)
+            worker = self.workers.start(self.record.id, is_extra=is_extra)
         except OSError as error:
             self.problem = f"cannot start a worker: {error}"
             log.error("%s", self.problem)
             self.backoff.died_young(now)
             return None
         if self._is_quiet:
-            member.channel.send({"do": "quiet"})
-        return member
+            worker.channel.send({"do": "quiet"})
+        return worker
 
     # --- what it says of itself -------------------------------------------------------------------------------------
 
@@ -482,28 +489,28 @@ class Foreman:
         """What the storage and the log are told; any thread may ask."""
         # First: what an order has changed must not be missing in what is read after it.
         followed = self.duties.orders.followed
-        members, need = self.crew.members, self.duties.backlog.need
+        members, demand = self.workers.members, self.duties.backlog.demand
         report = {
             "state": self._state(),
-            "crew": len(self.crew.active),
-            "online": sum(member.is_online for member in members),
-            "wanted": self.size.wanted,
-            "min": self.size.limits.least,
-            "max": self.size.limits.most,
-            "slots": self.size.limits.slots,
-            "extra": len(self.crew.extra),
-            "leaving": len(self.crew.leaving),
-            "busy": sum(member.report.get("busy", 0) for member in members),
-            "done": self.done + sum(member.report.get("done", 0) for member in members),
-            "failed": self.failed + sum(member.report.get("failed", 0) for member in members),
+            "crew": len(self.workers.active),
+            "online": sum(worker.is_online for worker in members),
+            "wanted": self.scaler.wanted,
+            "min": self.scaler.limits.least,
+            "max": self.scaler.limits.most,
+            "slots": self.scaler.limits.slots,
+            "extra": len(self.workers.extra),
+            "leaving": len(self.workers.leaving),
+            "busy": sum(worker.report.get("busy", 0) for worker in members),
+            "done": self.done + sum(worker.report.get("done", 0) for worker in members),
+            "failed": self.failed + sum(worker.report.get("failed", 0) for worker in members),
             "latency_ms": self.duties.heartbeat.latency_ms,
-            "starts": self.crew.starts,
+            "starts": self.workers.starts,
             "deaths": self.deaths,
-            "rescued": self.duties.settling.rescued,
-            "backlog": need.backlog if need else None,
-            "steady": self.duties.heartbeat.is_steady(),
+            "rescued": self.duties.exits.rescued,
+            "backlog": demand.backlog if demand else None,
+            "steady": self.duties.heartbeat.may_rescue(),
             "skew": round(self.duties.heartbeat.skew, 1),
-            "checkin": self.pulse.calls.status,
+            "checkin": self.liveness.calls.status,
             "problem": self.problem,
             "order": followed,
             **connections_report(self._storage.connections()),
@@ -524,9 +531,9 @@ class Foreman:
     def _about(self, target: str) -> dict[str, Any]:
         return {
             "target": target,
-            "min": self.size.limits.least,
-            "max": self.size.limits.most,
-            "concurrency": self.size.limits.slots,
+            "min": self.scaler.limits.least,
+            "max": self.scaler.limits.most,
+            "concurrency": self.scaler.limits.slots,
             "drain_s": self._settings.stop_grace / SECOND,
             LEASE_S: self._settings.lease / SECOND,
             "version": __version__,

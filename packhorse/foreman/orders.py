@@ -1,4 +1,4 @@
-"""The orders that operators leave in the storage for this foreman: read in a thread when the lookout has seen one, and
+"""The orders that operators leave in the storage for this foreman: read in a thread when the poller has seen one, and
 followed by the main loop. Each is followed once.
 """
 
@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from msgspec.structs import replace
 
 from packhorse.core.event import Event, ForemanOrder, Kind, Subject
-from packhorse.foreman.duty import Duty
-from packhorse.foreman.pulse import Record
+from packhorse.foreman.background import BackgroundLoop
+from packhorse.foreman.heartbeat import ForemanRecord
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter, Outlook
 
@@ -27,7 +27,7 @@ _LONGEST_WRITE = 120.0
 class Orders:
     """Those that have come in. `wake` wakes the foreman's loop."""
 
-    def __init__(self, storage: Storage, record: Record, wake: Callable[[], None]) -> None:
+    def __init__(self, storage: Storage, record: ForemanRecord, wake: Callable[[], None]) -> None:
         self.taken: int | None = None  # the id of the one that is being followed
         self.followed: int | None = None  # the id of the last one that was, by which operators see that it was
         self._storage = storage
@@ -36,23 +36,23 @@ class Orders:
         self._waiting: deque[tuple[int, ForemanOrder | None]] = deque()
         self._id: str | None = None
         self.edge = 0  # the id behind which orders may still come
-        self._looked_for, self._looked_to = "", 0  # how far the lookout has come, where nothing is seen late
+        self._looked_for, self._looked_to = "", 0  # how far the poller has come, where nothing is seen late
         self._seen: set[int] = set()  # the orders behind the edge that were taken
         self._next_edge = (0, 0.0)  # an event about foremen, and when it was the newest
-        self.duty = Duty("looking for orders", self.step, longest_retry=2.0)
+        self.loop = BackgroundLoop("looking for orders", self.step, longest_retry=2.0)
 
     def look_after(self, foreman: str) -> int:
-        """The event behind which the lookout looks for orders to this foreman. Where events may come to be seen late,
+        """The event behind which the poller looks for orders to this foreman. Where events may come to be seen late,
         it is the edge, so that it sees an order for as long as another one may come that was written before."""
         return self._looked_to if foreman == self._looked_for else self.edge
 
-    def heed(self, outlook: Outlook, foreman: str) -> None:
-        """What the lookout has seen when it looked for this foreman."""
+    def on_poll(self, outlook: Outlook, foreman: str) -> None:
+        """What the poller has seen when it looked for this foreman."""
         is_set_back = 0 < outlook.looked_to < self.look_after(foreman)  # a server has lost what it had told last
         if outlook.looked_to:
             self._looked_for, self._looked_to = foreman, outlook.looked_to
         if outlook.ordered or is_set_back or self._id != self._record.id:
-            self.duty.wake()
+            self.loop.wake()
 
     def step(self) -> float:
         """Read once."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.foreman.death import is_alive
+from packhorse.foreman.process_tree import is_alive
 from tests.children import ROOT, until
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from packhorse import BadValue, Packhorse, PackhorseError
 from packhorse.client import run
-from packhorse.foreman.death import is_alive
+from packhorse.foreman.process_tree import is_alive
 from packhorse.storage import open_storage
 from tests.children import ROOT, until
 

@@ -33,7 +33,7 @@ def storage(url: str) -> Iterator[Storage]:
 
 @pytest.fixture
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where foremen put what they need for a while."""
+    """Where foremen put what they demand for a while."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setenv("TMPDIR", str(scratch))

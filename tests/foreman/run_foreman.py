@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from packhorse.core.settings import Settings
-from packhorse.foreman import Foreman, backoff, crew, foreman, member
+from packhorse.foreman import Foreman, crash_backoff, foreman, processes, worker_handle
 from packhorse.foreman.chores import all_chores
-from packhorse.foreman.crew import Launch
-from packhorse.foreman.member import Member
+from packhorse.foreman.processes import Launch
+from packhorse.foreman.worker_handle import WorkerHandle
 from packhorse.storage import open_storage
 
-backoff.TOLERATED = backoff.HOPELESS  # the seconds before that are counted in `test_backoff.py`
-crew.YOUNG = foreman.YOUNG = 600.0  # it may take a while until a worker has died that was to die at once
-member.STUCK = 2.0
+crash_backoff.TOLERATED = crash_backoff.HOPELESS  # the seconds before that are counted in `test_backoff.py`
+processes.YOUNG = foreman.YOUNG = 600.0  # it may take a while until a worker has died that was to die at once
+worker_handle.STUCK = 2.0
 FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
 
 
@@ -46,13 +46,13 @@ def main(asked: dict) -> int:
     chores: dict[str, Any] = {
         "none": [],
         "failing": [Count()],
-        "all": lambda steady_time, end_worker, stuck_jobs: all_chores(
-            storage, settings, steady_time, end_worker=end_worker, stuck_jobs=stuck_jobs
+        "all": lambda trusted_time, end_worker, stuck_jobs: all_chores(
+            storage, settings, trusted_time, end_worker=end_worker, stuck_jobs=stuck_jobs
         ),
     }
     options: dict[str, Any] = asked["options"]
     if options.pop("is_deaf", False):
-        Member.hear = lambda *args: None  # type: ignore[method-assign]
+        WorkerHandle.hear = lambda *args: None  # type: ignore[method-assign]
     launch = Launch("app:app", command, settings.url, settings.concurrency, options.pop("worker_arguments", ()))
     return Foreman(launch, settings, storage, chores[asked["chores"]], **options).run()
 

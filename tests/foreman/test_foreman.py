@@ -11,7 +11,7 @@ import pytest
 from packhorse.core.clock import SECOND
 from packhorse.core.event import Kind, Subject
 from packhorse.core.job import RANK_RECOVERED, NewJob
-from packhorse.foreman import death
+from packhorse.foreman import process_tree
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter, WorkerInfo
 from tests.children import PATIENCE, until
@@ -91,12 +91,12 @@ def test_what_a_dead_worker_has_started_dies_with_it(start: Start, storage: Stor
     foreman = start()
     (worker,) = foreman.workers()
     add(storage, 1, "orphan")
-    until(lambda: len(death.household_of(worker.pid)) == 2, "it has a child in a group of its own")
-    (orphan,) = death.household_of(worker.pid) - {worker.pid}
+    until(lambda: len(process_tree.household_of(worker.pid)) == 2, "it has a child in a group of its own")
+    (orphan,) = process_tree.household_of(worker.pid) - {worker.pid}
 
     os.kill(worker.pid, signal.SIGKILL)
 
-    until(lambda: not death.is_alive(orphan), "the child is gone")
+    until(lambda: not process_tree.is_alive(orphan), "the child is gone")
     until(lambda: foreman.report().get("rescued") == 1, "the job was taken back")
 
 
@@ -246,7 +246,7 @@ def test_a_second_term_stops_at_once_and_hands_back_what_ran_uncounted(start: St
     assert (readded.data or {})["why"] == why
     assert foreman.process.returncode == 128 + signal.SIGTERM
     assert events_of(storage, worker.id) == [Kind.STARTED, Kind.KILLED]
-    assert not death.is_alive(worker.pid)
+    assert not process_tree.is_alive(worker.pid)
 
 
 def test_a_worker_that_does_not_obey_is_killed_when_the_grace_is_over(start: Start, storage: Storage) -> None:
@@ -260,7 +260,7 @@ def test_a_worker_that_does_not_obey_is_killed_when_the_grace_is_over(start: Sta
     why = f"worker {worker.pid} was killed: the foreman was told to stop (SIGINT)"
     assert (killed.data or {})["why"] == why
     assert foreman.process.returncode == 0
-    assert not death.is_alive(worker.pid)
+    assert not process_tree.is_alive(worker.pid)
     assert storage.workers() == []
 
 
@@ -332,7 +332,7 @@ def test_a_worker_that_was_struck_off_is_replaced_and_has_not_died(start: Start,
 
     storage.rescue_owner(worker.id, foreman=worker.id, why="another foreman thought it dead")
 
-    until(lambda: not death.is_alive(worker.pid), "it has quit, or was killed for not doing so")
+    until(lambda: not process_tree.is_alive(worker.pid), "it has quit, or was killed for not doing so")
     until(lambda: foreman.report().get("starts") == 2 and foreman.report().get("leaving") == 0, "another has come")
     assert (foreman.report()["deaths"], foreman.report()["problem"]) == (0, None)
 
@@ -356,7 +356,7 @@ def test_a_worker_that_a_signal_has_stopped_is_killed_before_its_lease_is_over(s
     (worker,) = foreman.workers()
 
     add(storage, 1, "freeze")
-    until(lambda: not death.is_alive(worker.pid), "it is killed when its lease is almost over")
+    until(lambda: not process_tree.is_alive(worker.pid), "it is killed when its lease is almost over")
 
     until(lambda: foreman.pids() and worker.pid not in foreman.pids(), "another takes its place")
     assert events_of(storage, worker.id) == [Kind.STARTED, Kind.DIED]
@@ -367,7 +367,7 @@ def test_a_worker_that_a_signal_stops_before_it_is_online_is_killed_too(start: S
     until(lambda: children_left([foreman]), "it is started")
     pid = children_left([foreman])[0]
 
-    until(lambda: not death.is_alive(pid), "it is killed when a lease is almost over")
+    until(lambda: not process_tree.is_alive(pid), "it is killed when a lease is almost over")
 
 
 # --- outages and deaths of the foreman --------------------------------------------------------------------------------
@@ -386,13 +386,13 @@ def test_a_foreman_and_its_crew_survive_a_storage_that_is_away(start: Start, sto
     lock.close()
     beats: list[WorkerInfo] = []  # that were seen since then
 
-    def is_steady() -> bool:
+    def may_rescue() -> bool:
         record = foreman.record()
         if record is not None and record.beat_at > (beats[-1].beat_at if beats else back_at):
             beats.append(record)
         return len(beats) > 1 and beats[-1].report["steady"]  # what goes with the first may be from before
 
-    until(is_steady, "it beats again, and is steady again")
+    until(may_rescue, "it beats again, and is steady again")
     assert beats[-1].beat_at - back_at > LEASE // 2, "not before it has beaten for a lease, give or take its patience"
     assert foreman.pids() == pids
     add(storage, 1)
@@ -408,7 +408,7 @@ def test_nothing_survives_a_foreman_that_is_killed(start: Start, scratch: Path) 
     foreman.process.kill()
     foreman.process.wait()
 
-    until(lambda: not any(map(death.is_alive, pids)), "its workers are gone")
+    until(lambda: not any(map(process_tree.is_alive, pids)), "its workers are gone")
     assert children_left([foreman]) == []
     assert boards_in(scratch) == []
 
@@ -425,7 +425,7 @@ def test_what_former_processes_held_is_recovered_at_start_and_goes_first(start: 
     (worker,) = former.workers()
     former.process.kill()
     former.process.wait()
-    until(lambda: not death.is_alive(worker.pid), "the worker is gone")
+    until(lambda: not process_tree.is_alive(worker.pid), "the worker is gone")
     elsewhere = WorkerInfo("elsewhere", host="another-machine", pid=worker.pid)
     storage.join(elsewhere)
 
@@ -490,7 +490,7 @@ def test_in_a_burst_nobody_takes_the_place_of_a_worker_whose_last_word_comes_wit
 
     foreman.process.send_signal(signal.SIGSTOP)
     end.touch()
-    until(lambda: not death.is_alive(worker.pid), "it has ended, and the foreman has heard nothing yet")
+    until(lambda: not process_tree.is_alive(worker.pid), "it has ended, and the foreman has heard nothing yet")
     foreman.process.send_signal(signal.SIGCONT)
     until(foreman.is_over, "it has ended")
 
@@ -520,7 +520,7 @@ def test_a_worker_that_does_not_end_a_job_in_time_is_killed_before_anybody_else_
 
     until(lambda: state_of(storage, 1) == "retrying", "the attempt is over")
 
-    assert not death.is_alive(worker.pid)
+    assert not process_tree.is_alive(worker.pid)
     (failed,) = storage.events(EventFilter(job_id="job-1", kind=Kind.FAILED))
     assert failed.data is not None
     assert (failed.data["reason"], failed.owner) == ("JOB_TIMEOUT", worker.id)

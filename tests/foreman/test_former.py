@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from packhorse.conformance.builders import add, run, stored
 from packhorse.core.event import Subject
-from packhorse.foreman.former import PROCESS_SPACE, process_space, rescue_former, surely_dead
+from packhorse.foreman.dead_workers import PROCESS_SPACE, process_space, rescue_former, surely_dead
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import WorkerInfo
 

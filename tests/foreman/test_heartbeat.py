@@ -9,10 +9,9 @@ import pytest
 
 from packhorse.conformance.builders import add, join
 from packhorse.core.clock import SECOND, ManualClock
-from packhorse.foreman.crew import Crew
-from packhorse.foreman.heartbeat import Heartbeat, skew_of
-from packhorse.foreman.member import Member
-from packhorse.foreman.pulse import Record
+from packhorse.foreman.heartbeat import ForemanRecord, Heartbeat, skew_of
+from packhorse.foreman.processes import WorkerGroup
+from packhorse.foreman.worker_handle import WorkerHandle
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import Beat, Outlook
 
@@ -33,22 +32,22 @@ def heartbeat(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Heartbeat:
     monkeypatch.setattr("packhorse.foreman.heartbeat.boot_time", lambda: NOW)
     heartbeat = Heartbeat(
         Memory(clock),
-        create_autospec(Crew, instance=True),
-        create_autospec(Record, instance=True),
+        create_autospec(WorkerGroup, instance=True),
+        create_autospec(ForemanRecord, instance=True),
         heartbeat=60.0,
         lease=180.0,
         report=dict,
         wake=lambda: None,
     )
     for ago in (180.0, 120.0, 60.0, 0.0):
-        heartbeat.steady.accepted(NOW - ago, NOW - ago, clock() / SECOND - ago)
+        heartbeat.guard.accepted(NOW - ago, NOW - ago, clock() / SECOND - ago)
     return heartbeat
 
 
 def test_after_a_lease_of_beats_it_may_rescue_by_the_time_that_it_has_looked_at(
     heartbeat: Heartbeat, clock: ManualClock
 ) -> None:
-    assert heartbeat.steady_time() == clock()
+    assert heartbeat.trusted_time() == clock()
 
 
 @pytest.mark.parametrize("step", [3_600.0, -3_600.0])
@@ -57,38 +56,38 @@ def test_a_clock_that_was_set_since_the_last_beat_forbids_it(
 ) -> None:
     clock.turn(step)
 
-    assert heartbeat.steady_time() is None
+    assert heartbeat.trusted_time() is None
 
 
 def test_the_time_that_the_lookout_has_seen_is_as_good(
     heartbeat: Heartbeat, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = clock()
-    heartbeat.heed(Outlook(now), NOW, NOW)
-    monkeypatch.setattr(heartbeat._storage, "now", lambda: pytest.fail("it need not be asked"))
+    heartbeat.on_poll(Outlook(now), NOW, NOW)
+    monkeypatch.setattr(heartbeat._storage, "now", lambda: pytest.fail("it demand not be asked"))
 
-    assert heartbeat.steady_time() == now
+    assert heartbeat.trusted_time() == now
 
 
 def test_by_a_clock_that_was_set_before_the_lookout_saw_it_nobody_is_silent(
     heartbeat: Heartbeat, clock: ManualClock
 ) -> None:
     clock.turn(3_600)
-    heartbeat.heed(Outlook(clock()), NOW, NOW)
+    heartbeat.on_poll(Outlook(clock()), NOW, NOW)
 
-    assert heartbeat.steady_time() is None
+    assert heartbeat.trusted_time() is None
 
 
 def test_what_was_seen_a_while_ago_is_asked_for_again(heartbeat: Heartbeat, clock: ManualClock) -> None:
-    heartbeat.heed(Outlook(clock() - 10 * SECOND), NOW - 10.0, NOW - 10.0)
+    heartbeat.on_poll(Outlook(clock() - 10 * SECOND), NOW - 10.0, NOW - 10.0)
 
-    assert heartbeat.steady_time() == clock()
+    assert heartbeat.trusted_time() == clock()
 
 
 def test_who_is_not_steady_need_not_ask_the_storage(heartbeat: Heartbeat) -> None:
-    heartbeat.steady.interrupted()
+    heartbeat.guard.interrupted()
 
-    assert heartbeat.steady_time() is None
+    assert heartbeat.trusted_time() is None
 
 
 @pytest.mark.parametrize(
@@ -104,14 +103,14 @@ def test_what_may_lie_in_the_way_to_the_storage_is_no_skew(wall: float, took: fl
 
 def test_a_foreman_announces_before_it_can_be_taken_for_dead(clock: ManualClock) -> None:
     storage, known = Memory(clock), []
-    crew, record = create_autospec(Crew, instance=True, members=[]), Record(storage, {})
+    workers, record = create_autospec(WorkerGroup, instance=True, members=[]), ForemanRecord(storage, {})
 
     def announce() -> None:
         clock.turn(600.0)
         known.append([worker.id for worker in storage.workers()])
 
     heartbeat = Heartbeat(
-        storage, crew, record, heartbeat=5.0, lease=15.0, report=dict, wake=lambda: None, announce=announce
+        storage, workers, record, heartbeat=5.0, lease=15.0, report=dict, wake=lambda: None, announce=announce
     )
     heartbeat.step()
 
@@ -128,19 +127,19 @@ class Troubled:
     def __init__(self, clock: ManualClock) -> None:
         self.storage = Memory(clock)
         self.members = [
-            create_autospec(Member, instance=True, id=name, pid=number, is_online=True)
+            create_autospec(WorkerHandle, instance=True, id=name, pid=number, is_online=True)
             for number, name in enumerate(("ann", "bob"))
         ]
-        for member in self.members:
-            join(self.storage, member.id)
-            member.is_stopped.return_value = False
-            member.told.return_value = {}
-        crew = create_autospec(Crew, instance=True, members=self.members)
-        crew.get.side_effect = {member.id: member for member in self.members}.get
-        record = Record(self.storage, {})
+        for worker in self.members:
+            join(self.storage, worker.id)
+            worker.is_stopped.return_value = False
+            worker.told.return_value = {}
+        workers = create_autospec(WorkerGroup, instance=True, members=self.members)
+        workers.get.side_effect = {worker.id: worker for worker in self.members}.get
+        record = ForemanRecord(self.storage, {})
         record.join()
         self.heartbeat = Heartbeat(
-            self.storage, crew, record, heartbeat=60.0, lease=180.0, report=dict, wake=lambda: None
+            self.storage, workers, record, heartbeat=60.0, lease=180.0, report=dict, wake=lambda: None
         )
 
 
@@ -161,9 +160,9 @@ def test_the_trouble_of_one_worker_costs_no_other_its_beat(clock: ManualClock, t
 def test_a_stop_is_handed_on_though_another_worker_cannot_be_told(clock: ManualClock) -> None:
     troubled = Troubled(clock)
     first, second = troubled.members
-    for member in troubled.members:
+    for worker in troubled.members:
         job = add(troubled.storage)
-        taken = troubled.storage.reserve(member.id, {job.queue: 1}, 1)
+        taken = troubled.storage.reserve(worker.id, {job.queue: 1}, 1)
         troubled.storage.start([one.token for one in taken])
         troubled.storage.abort([job.id])
     first.stop_job.side_effect = TypeError("odd")
@@ -188,4 +187,4 @@ def test_reports_that_the_storage_refuses_cost_nobody_the_beat(
 
     troubled.heartbeat.step()
 
-    assert [member.beat.call_count for member in troubled.members] == [1, 1]
+    assert [worker.beat.call_count for worker in troubled.members] == [1, 1]

@@ -1,4 +1,4 @@
-"""An idle crew asks its storage next to nothing: by the server's own count, less than one thing a second, so that
+"""An idle workers asks its storage next to nothing: by the server's own count, less than one thing a second, so that
 thirty of them make less than thirty reads a second.
 
 The foreman's duties and the worker's polls go by a clock that is turned, so minutes pass in a moment, and what is
@@ -18,17 +18,15 @@ import pytest
 
 from packhorse.core.clock import SECOND, ManualClock
 from packhorse.core.settings import Settings
-from packhorse.foreman import heartbeat, lookout
-from packhorse.foreman.backlog import Backlog
+from packhorse.foreman import heartbeat, poller
+from packhorse.foreman.background import BackgroundLoop
 from packhorse.foreman.chores import all_chores
-from packhorse.foreman.crew import Crew
-from packhorse.foreman.duty import Duty
-from packhorse.foreman.heartbeat import Heartbeat
-from packhorse.foreman.lookout import Lookout
-from packhorse.foreman.member import Member
+from packhorse.foreman.chores.runner import ChoreRunner
+from packhorse.foreman.heartbeat import ForemanRecord, Heartbeat
 from packhorse.foreman.orders import Orders
-from packhorse.foreman.pulse import Record
-from packhorse.foreman.timetable import Timetable
+from packhorse.foreman.poller import Backlog, Poller
+from packhorse.foreman.processes import WorkerGroup
+from packhorse.foreman.worker_handle import WorkerHandle
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
 from packhorse.storage.mysql import upkeep as mysql_upkeep
@@ -97,28 +95,28 @@ class Days:
 
     def __init__(self, storage: Storage, clock: ManualClock, worker: str) -> None:
         self.clock = clock
-        member = create_autospec(Member, instance=True, id=worker, is_online=True)
-        member.is_stopped.return_value = False
-        member.told.return_value = member.report = {"busy": 0}
-        crew = create_autospec(Crew, instance=True, members=[member], serving=None)
-        record = Record(storage, {})
+        worker = create_autospec(WorkerHandle, instance=True, id=worker, is_online=True)
+        worker.is_stopped.return_value = False
+        worker.told.return_value = worker.report = {"busy": 0}
+        workers = create_autospec(WorkerGroup, instance=True, members=[worker], serving=None)
+        record = ForemanRecord(storage, {})
         self.heartbeat = Heartbeat(
             storage,
-            crew,
+            workers,
             record,
             heartbeat=SETTINGS.heartbeat / SECOND,
             lease=LEASE,
             report=lambda: {"busy": 0},
             wake=lambda: None,
         )
-        self.backlog = Backlog(storage, crew, wake=lambda: None)
+        self.backlog = Backlog(storage, workers, wake=lambda: None)
         self.orders = Orders(storage, record, wake=lambda: None)
-        chores = all_chores(storage, SETTINGS, self.heartbeat.steady_time)
-        self.timetable = Timetable(chores, self._seconds)
-        self.lookout = Lookout(storage, crew, record, self.heartbeat, self.backlog, self.orders, self.timetable)
+        chores = all_chores(storage, SETTINGS, self.heartbeat.trusted_time)
+        self.chore_runner = ChoreRunner(chores, self._seconds)
+        self.poller = Poller(storage, workers, record, self.heartbeat, self.backlog, self.orders, self.chore_runner)
         self._fetcher, self._next_poll = Fetcher(10), 0.0
-        self._turns: dict[Duty, float] = {
-            each.duty: 0.0 for each in (self.heartbeat, self.backlog, self.orders, self.timetable, self.lookout)
+        self._turns: dict[BackgroundLoop, float] = {
+            each.loop: 0.0 for each in (self.heartbeat, self.backlog, self.orders, self.chore_runner, self.poller)
         }
 
     def _seconds(self) -> float:
@@ -127,19 +125,19 @@ class Days:
     def pass_by(self, seconds: float, poll: Callable[[], None]) -> None:
         until = self._seconds() + seconds
         while self._seconds() < until:
-            for duty in self._turns:
-                self._give_turn(duty)
+            for loop in self._turns:
+                self._give_turn(loop)
             if self._seconds() >= self._next_poll:
                 poll()
                 self._fetcher.found(1, 0)
                 self._next_poll = self._seconds() + max(0.25, self._fetcher.idle_wait)
             self.clock.turn(min(0.25, max(0.001, min(self._turns.values()) - self._seconds())))
 
-    def _give_turn(self, duty: Duty) -> None:
-        if duty._woken.is_set() or self._seconds() >= self._turns[duty]:
-            duty._woken.clear()
-            pause = duty._step()
-            self._turns[duty] = self._seconds() + (1e9 if pause is None else pause)
+    def _give_turn(self, loop: BackgroundLoop) -> None:
+        if loop._woken.is_set() or self._seconds() >= self._turns[loop]:
+            loop._woken.clear()
+            pause = loop._step()
+            self._turns[loop] = self._seconds() + (1e9 if pause is None else pause)
 
 
 @pytest.fixture(params=[name for name in chosen_storages() if name in ("redis", "postgres", "mysql")])
@@ -165,7 +163,7 @@ def worker_storage(server: Counted) -> Iterator[Storage]:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     clock = ManualClock()
-    for module in (heartbeat, lookout):
+    for module in (heartbeat, poller):
         monkeypatch.setattr(module, "boot_time", lambda: clock() / SECOND)
     monkeypatch.setattr(random, "uniform", lambda least, most: (least + most) / 2)
     for upkeep in (mysql_upkeep, postgres_upkeep, redis_upkeep):  # however slow this machine is just now
@@ -188,7 +186,7 @@ def test_an_idle_crew_makes_less_than_one_read_a_second(
         assert worker_storage.next_due() is None
 
     days.pass_by(4 * LEASE, poll)
-    assert days.heartbeat.is_steady()  # so it rescues and prunes
+    assert days.heartbeat.may_rescue()  # so it rescues and prunes
     times_told: list[int] = []  # by the clock of a test they cost nothing
     monkeypatch.setattr(foreman_storage, "now", lambda: times_told.append(clock()) or clock())
 
@@ -215,7 +213,7 @@ def test_an_idle_foreman_asks_no_more_after_many_others_have_come_and_gone(
 
     alone = commands()
     for _ in range(150):
-        other = Record(worker_storage, {})
+        other = ForemanRecord(worker_storage, {})
         other.join()
         other.leave("a burst is over")
     commands()  # which come upon the others for the first time

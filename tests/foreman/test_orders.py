@@ -8,10 +8,10 @@ from msgspec.structs import replace
 from packhorse.core.clock import SECOND
 from packhorse.core.event import ForemanAction, ForemanOrder, Kind
 from packhorse.core.settings import Settings
-from packhorse.foreman import Foreman, death
-from packhorse.foreman.crew import Launch
+from packhorse.foreman import Foreman, process_tree
+from packhorse.foreman.heartbeat import ForemanRecord
 from packhorse.foreman.orders import Orders
-from packhorse.foreman.pulse import Record
+from packhorse.foreman.processes import Launch
 from packhorse.monitor.stacks import have_answered, stacks_of
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter
@@ -95,7 +95,7 @@ def test_one_worker_is_stopped_and_not_replaced(start: Start) -> None:
 
     is_followed(foreman, give(foreman, ForemanOrder(ForemanAction.STOP, worker=first.id)))
 
-    until(lambda: not death.is_alive(first.pid), "it has ended")
+    until(lambda: not process_tree.is_alive(first.pid), "it has ended")
     until(lambda: foreman.pids() == {second.pid}, "the other goes on")
     assert foreman.report()["wanted"] == 1
 
@@ -153,7 +153,7 @@ def test_an_order_that_nobody_understands_is_passed_over(start: Start, storage: 
 
 
 def test_an_order_counts_as_followed_when_it_was_and_not_before(storage: Storage) -> None:
-    record = Record(storage, {})
+    record = ForemanRecord(storage, {})
     record.join()
     orders = Orders(storage, record, wake=lambda: None)
     storage.order(record.id, ForemanOrder(ForemanAction.SCALE, least=1, most=2))
@@ -172,14 +172,14 @@ def test_a_report_that_tells_of_an_order_tells_of_what_it_has_changed(
 ) -> None:
     settings = Settings(url=url, max_workers=1)
     foreman = Foreman(Launch.of("app:app", settings), settings, storage)
-    is_steady = foreman.duties.heartbeat.is_steady
+    may_rescue = foreman.duties.heartbeat.may_rescue
 
     def overtaken() -> bool:  # the main loop follows an order while another thread makes a report
-        foreman.size.limits = replace(foreman.size.limits, most=4)
+        foreman.scaler.limits = replace(foreman.scaler.limits, most=4)
         foreman.duties.orders.followed = 7
-        return is_steady()
+        return may_rescue()
 
-    monkeypatch.setattr(foreman.duties.heartbeat, "is_steady", overtaken)
+    monkeypatch.setattr(foreman.duties.heartbeat, "may_rescue", overtaken)
     with foreman._signals:
         first, second = foreman.report(), foreman.report()
     foreman._selector.close()
@@ -190,7 +190,7 @@ def test_a_report_that_tells_of_an_order_tells_of_what_it_has_changed(
 def test_an_order_that_comes_to_be_seen_late_is_followed_and_none_twice(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record = Record(storage, {})
+    record = ForemanRecord(storage, {})
     record.join()
     orders = Orders(storage, record, wake=lambda: None)
     for most in range(250):

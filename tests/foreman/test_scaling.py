@@ -3,29 +3,29 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from packhorse.foreman.scaling import EXTRA_IDLE, PATIENCE, TOO_LONG, Hand, Limits, Need, plan
+from packhorse.foreman.scaling import EXTRA_IDLE, PATIENCE, TOO_LONG, Demand, ScalingLimits, WorkerLoad, plan
 
-LIMITS = Limits(least=1, most=4, slots=10, idle_stop=60, most_extra=2)
-WAITING = Need(backlog=25, oldest_wait=PATIENCE)
-
-
-def busy(name: str = "ann", busy: int = 10) -> Hand:
-    return Hand(name, slots=10, busy=busy)
+LIMITS = ScalingLimits(least=1, most=4, slots=10, idle_stop=60, most_extra=2)
+WAITING = Demand(backlog=25, oldest_wait=PATIENCE)
 
 
-def idle(name: str = "ben", seconds: float = 60, done: int = 5) -> Hand:
-    return Hand(name, slots=10, done=done, idle_for=seconds)
+def busy(name: str = "ann", busy: int = 10) -> WorkerLoad:
+    return WorkerLoad(name, slots=10, busy=busy)
 
 
-def extra(name: str = "eve", **facts: object) -> Hand:
-    return replace(Hand(name, slots=1, is_extra=True), **facts)
+def idle(name: str = "ben", seconds: float = 60, done: int = 5) -> WorkerLoad:
+    return WorkerLoad(name, slots=10, done=done, idle_for=seconds)
+
+
+def extra(name: str = "eve", **facts: object) -> WorkerLoad:
+    return replace(WorkerLoad(name, slots=1, is_extra=True), **facts)
 
 
 # --- more -------------------------------------------------------------------------------------------------------------
 
 
 def test_the_minimum_is_always_wanted() -> None:
-    assert plan(Need(), [], 0, LIMITS).wanted == 1
+    assert plan(Demand(), [], 0, LIMITS).wanted == 1
 
 
 def test_workers_are_added_for_what_waits_when_no_slot_is_idle() -> None:
@@ -46,7 +46,7 @@ def test_none_is_added_for_jobs_that_have_only_just_come() -> None:
 
 
 def test_none_is_added_for_jobs_that_a_starting_worker_will_take() -> None:
-    starting = Hand("new", slots=10, is_online=False)
+    starting = WorkerLoad("new", slots=10, is_online=False)
 
     assert plan(replace(WAITING, backlog=10), [busy(), starting], 2, LIMITS).wanted == 2
     assert plan(replace(WAITING, backlog=11), [busy(), starting], 2, LIMITS).wanted == 3
@@ -55,40 +55,40 @@ def test_none_is_added_for_jobs_that_a_starting_worker_will_take() -> None:
 def test_without_any_worker_the_first_job_brings_one_at_once() -> None:
     limits = replace(LIMITS, least=0)
 
-    assert plan(Need(), [], 0, limits).wanted == 0
-    assert plan(Need(backlog=1), [], 0, limits).wanted == 1
+    assert plan(Demand(), [], 0, limits).wanted == 0
+    assert plan(Demand(backlog=1), [], 0, limits).wanted == 1
 
 
 def test_slots_that_look_idle_between_short_jobs_do_not_count_when_jobs_wait_too_long() -> None:
-    need = replace(WAITING, oldest_wait=TOO_LONG)
+    demand = replace(WAITING, oldest_wait=TOO_LONG)
 
-    assert plan(need, [busy(busy=5)], 1, LIMITS).wanted == 4
-    assert plan(need, [busy(busy=4)], 1, LIMITS).wanted == 1
+    assert plan(demand, [busy(busy=5)], 1, LIMITS).wanted == 4
+    assert plan(demand, [busy(busy=4)], 1, LIMITS).wanted == 1
 
 
 # --- less -------------------------------------------------------------------------------------------------------------
 
 
 def test_whoever_was_idle_long_enough_goes_and_the_longest_idle_first() -> None:
-    hands = [busy(), idle("ben", 61), idle("cid", 65), idle("dan", 59)]
+    loads = [busy(), idle("ben", 61), idle("cid", 65), idle("dan", 59)]
 
-    result = plan(Need(), hands, 4, LIMITS)
+    result = plan(Demand(), loads, 4, LIMITS)
 
     assert (result.wanted, result.stop) == (2, ["cid", "ben"])
 
 
 def test_the_minimum_stays_however_idle() -> None:
-    result = plan(Need(), [idle("ann", 99), idle("ben", 98)], 2, replace(LIMITS, least=2))
+    result = plan(Demand(), [idle("ann", 99), idle("ben", 98)], 2, replace(LIMITS, least=2))
 
     assert (result.wanted, result.stop) == (2, [])
 
 
 def test_nobody_goes_while_jobs_wait() -> None:
-    assert plan(Need(backlog=1), [busy(), idle()], 2, LIMITS).stop == []
+    assert plan(Demand(backlog=1), [busy(), idle()], 2, LIMITS).stop == []
 
 
 def test_a_worker_that_is_still_starting_is_not_idle() -> None:
-    assert plan(Need(), [busy(), replace(idle(), is_online=False)], 2, LIMITS).stop == []
+    assert plan(Demand(), [busy(), replace(idle(), is_online=False)], 2, LIMITS).stop == []
 
 
 # --- extra ------------------------------------------------------------------------------------------------------------
@@ -98,24 +98,24 @@ def test_a_worker_that_is_still_starting_is_not_idle() -> None:
 def test_forced_jobs_get_workers_of_their_own_up_to_a_limit(forced: int, started: int) -> None:
     full = [busy(name) for name in "abcd"]
 
-    result = plan(Need(9, 1.0, forced), full, 4, LIMITS)
+    result = plan(Demand(9, 1.0, forced), full, 4, LIMITS)
 
     assert (result.wanted, result.extra) == (4, started)
 
 
 def test_no_extra_worker_comes_while_a_slot_is_free_or_coming() -> None:
-    assert plan(Need(1, 1.0, forced=1), [busy(busy=9)], 1, LIMITS).extra == 0
-    assert plan(Need(1, 1.0, forced=1), [busy()], 1, LIMITS).extra == 0  # an ordinary one is added
+    assert plan(Demand(1, 1.0, forced=1), [busy(busy=9)], 1, LIMITS).extra == 0
+    assert plan(Demand(1, 1.0, forced=1), [busy()], 1, LIMITS).extra == 0  # an ordinary one is added
 
 
 def test_an_extra_worker_on_its_way_is_counted() -> None:
     full = [busy(name) for name in "abcd"]
 
-    assert plan(Need(1, 1.0, forced=1), [*full, extra(is_online=False)], 4, LIMITS).extra == 0
-    assert plan(Need(2, 1.0, forced=2), [*full, extra(busy=1)], 4, LIMITS).extra == 1
+    assert plan(Demand(1, 1.0, forced=1), [*full, extra(is_online=False)], 4, LIMITS).extra == 0
+    assert plan(Demand(2, 1.0, forced=2), [*full, extra(busy=1)], 4, LIMITS).extra == 1
 
 
 def test_an_extra_worker_goes_after_its_job_or_when_it_finds_none() -> None:
-    hands = [busy(), extra("e1", done=1), extra("e2", idle_for=EXTRA_IDLE), extra("e3", busy=1)]
+    loads = [busy(), extra("e1", done=1), extra("e2", idle_for=EXTRA_IDLE), extra("e3", busy=1)]
 
-    assert plan(Need(), hands, 1, LIMITS).stop == ["e1", "e2"]
+    assert plan(Demand(), loads, 1, LIMITS).stop == ["e1", "e2"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from packhorse.foreman.terminal import Terminal
+from packhorse.foreman.signals import Terminal
 
 
 def test_a_signal_while_the_terminal_is_there_is_an_operators():

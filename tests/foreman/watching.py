@@ -13,7 +13,7 @@ from typing import Any
 from packhorse.core.clock import SECOND
 from packhorse.core.event import Subject
 from packhorse.core.job import Job, NewJob
-from packhorse.foreman import death
+from packhorse.foreman import process_tree
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import WorkerInfo
 
@@ -71,7 +71,7 @@ def children_left(foremen: list[RunningForeman]) -> list[int]:
     parents = {f"--parent={foreman.process.pid}\0" for foreman in foremen}
     left = []
     for path in Path("/proc").iterdir():
-        if path.name.isdigit() and int(path.name) != os.getpid() and death.is_alive(int(path.name)):
+        if path.name.isdigit() and int(path.name) != os.getpid() and process_tree.is_alive(int(path.name)):
             try:
                 command = (path / "cmdline").read_text()
             except OSError:

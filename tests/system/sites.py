@@ -22,7 +22,7 @@ from packhorse.client.job_builder import JobTemplate
 from packhorse.core.clock import Now
 from packhorse.core.event import Event, Kind, Subject
 from packhorse.core.job import FINAL, Job, NewJob
-from packhorse.foreman.death import is_alive
+from packhorse.foreman.process_tree import is_alive
 from packhorse.storage import open_storage
 from packhorse.storage.records import EventFilter, WorkerInfo
 from tests.children import PATIENCE, ROOT

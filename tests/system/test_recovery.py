@@ -15,7 +15,7 @@ import pytest
 from packhorse.core.clock import SECOND
 from packhorse.core.event import Kind
 from packhorse.core.job import ABORTED, COMPLETED, DEAD, RUNNING, Reason
-from packhorse.foreman.death import is_alive
+from packhorse.foreman.process_tree import is_alive
 from tests.children import PATIENCE
 from tests.system.conftest import Tell, hold_trial
 from tests.system.ledger import Line

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from packhorse.core.clock import HOUR
 from packhorse.core.event import Kind, Subject
 from packhorse.core.job import COMPLETED, RANK_FORCED, RANK_HALTED, RUNNING, SCHEDULED
-from packhorse.foreman.death import is_alive
+from packhorse.foreman.process_tree import is_alive
 from packhorse.storage.records import WorkerInfo
 from tests.system.conftest import Tell
 from tests.system.sites import Site, new_job, until

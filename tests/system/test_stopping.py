@@ -11,7 +11,7 @@ import pytest
 
 from packhorse.core.event import Kind
 from packhorse.core.job import ABORTED, COMPLETED, HELD, QUEUED, Reason
-from packhorse.foreman.death import is_alive
+from packhorse.foreman.process_tree import is_alive
 from tests.children import PATIENCE
 from tests.system.conftest import Tell
 from tests.system.sites import Site, has_two_sleepers, until

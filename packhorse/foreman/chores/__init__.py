@@ -7,8 +7,7 @@ from collections.abc import Callable, Collection
 
 from packhorse.core.outcome import Overrun
 from packhorse.core.settings import Settings
-from packhorse.foreman.chores.chore import Chore, EndWorker, SteadyTime, StuckJobs
-from packhorse.foreman.chores.drop_dead import DropDead
+from packhorse.foreman.chores.chore import Chore, EndWorker, StuckJobs, TrustedTime
 from packhorse.foreman.chores.end_pauses import EndPauses
 from packhorse.foreman.chores.enforce_limits import EnforceLimits
 from packhorse.foreman.chores.expire import Expire
@@ -17,9 +16,10 @@ from packhorse.foreman.chores.prune import Prune
 from packhorse.foreman.chores.rescue import Rescue
 from packhorse.foreman.chores.roll_up import RollUp
 from packhorse.foreman.chores.schedules import TickSchedules
+from packhorse.foreman.chores.skip_dead import SkipDead
 from packhorse.storage import Storage
 
-__all__ = ["Chore", "EndWorker", "SteadyTime", "StuckJobs", "all_chores"]
+__all__ = ["Chore", "EndWorker", "StuckJobs", "TrustedTime", "all_chores"]
 
 
 def _nobody(overrun: Overrun) -> bool:
@@ -29,13 +29,13 @@ def _nobody(overrun: Overrun) -> bool:
 def all_chores(
     storage: Storage,
     settings: Settings,
-    steady_time: SteadyTime,
+    trusted_time: TrustedTime,
     end_workers: Callable[[Collection[str]], None] = lambda owners: None,
     end_worker: EndWorker = _nobody,
     frozen_workers: Callable[[], Collection[str]] = lambda: (),
     stuck_jobs: StuckJobs = dict,
 ) -> list[Chore]:
-    """Everything that a foreman does on a timer; `steady_time` says whether it may believe the clock, and so that who
+    """Everything that a foreman does on a timer; `trusted_time` says whether it may believe the clock, and so that who
     seems silent is. `end_workers` ends those of this machine that lose their jobs to others, of which `frozen_workers`
     tells those that a signal has stopped; `end_worker` ends one of this foreman's that does not end a job in time, and
     `stuck_jobs` tells what runs in those that cannot."""
@@ -44,9 +44,9 @@ def all_chores(
         TickSchedules(storage),
         Expire(storage),
         EndPauses(storage),
-        Rescue(storage, settings, steady_time, end_workers, frozen_workers),
-        EnforceLimits(storage, settings, steady_time, end_worker, stuck_jobs),
-        Prune(storage, settings, steady_time),
-        DropDead(storage),
+        Rescue(storage, settings, trusted_time, end_workers, frozen_workers),
+        EnforceLimits(storage, settings, trusted_time, end_worker, stuck_jobs),
+        Prune(storage, settings, trusted_time),
+        SkipDead(storage),
         RollUp(storage),
     ]

@@ -9,9 +9,9 @@ from packhorse.core.outcome import Overrun
 from packhorse.core.settings import Settings
 from packhorse.storage.records import Outlook
 
-SteadyTime = Callable[[], int | None]
+TrustedTime = Callable[[], int | None]
 """The storage's time, read a moment ago, if it can be believed: this foreman's heartbeats have been accepted for a
-whole lease without a gap, and no clock was set since. None: it cannot. Who takes away jobs or whatever seems old hands
+whole lease without a gap, and no clock was set since. None: it cannot. Who takes away jobs or whatever seems old loads
 it on to the storage, for the clock may be set the next moment."""
 
 
@@ -25,7 +25,7 @@ and for how many microseconds these have run."""
 
 
 class Chore(Protocol):
-    """One duty. `run` raises what the storage raises; the timer waits and goes on."""
+    """One loop. `run` raises what the storage raises; the timer waits and goes on."""
 
     @property
     def name(self) -> str:
@@ -40,7 +40,7 @@ class Chore(Protocol):
 
 
 @runtime_checkable
-class Foreseen(Chore, Protocol):
+class PredictableChore(Chore, Protocol):
     """A chore whose time the storage can tell. A foreman, who looks every second, runs it just then; its interval is
     for whatever was not foreseen."""
 
@@ -49,7 +49,7 @@ class Foreseen(Chore, Protocol):
 
 
 @runtime_checkable
-class Adjustable(Chore, Protocol):
+class AdjustableChore(Chore, Protocol):
     """A chore that does as the settings say, which may be read again while it is at work."""
 
     def adjust(self, settings: Settings) -> None:

@@ -23,8 +23,8 @@ from packhorse.core.job import HELD, RUNNING, EffectiveJob, Job, State, effectiv
 from packhorse.core.outcome import Overrun, Verdict
 from packhorse.core.retry import Backoff
 from packhorse.core.settings import Settings
-from packhorse.foreman.chores.chore import EndWorker, SteadyTime, StuckJobs
-from packhorse.foreman.chores.tell_results import is_foreign
+from packhorse.foreman.chores.call_result_handlers import is_foreign
+from packhorse.foreman.chores.chore import EndWorker, StuckJobs, TrustedTime
 from packhorse.monitor.liveness import is_alive
 from packhorse.storage import BATCH, Storage
 from packhorse.storage.records import Filter, Outlook, WorkerInfo
@@ -60,14 +60,14 @@ class EnforceLimits:
         self,
         storage: Storage,
         settings: Settings,
-        steady_time: SteadyTime,
+        trusted_time: TrustedTime,
         end_worker: EndWorker,
         stuck_jobs: StuckJobs = dict,
     ) -> None:
         self._storage = storage
         self._lease = settings.lease
         self.adjust(settings)
-        self._steady_time = steady_time
+        self._steady_time = trusted_time
         self._end_worker = end_worker
         self._stuck_jobs = stuck_jobs
         self._looked_at = float("-inf")

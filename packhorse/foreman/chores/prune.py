@@ -10,7 +10,7 @@ from time import monotonic
 
 from packhorse.core.clock import MINUTE, SECOND
 from packhorse.core.settings import Settings
-from packhorse.foreman.chores.chore import SteadyTime
+from packhorse.foreman.chores.chore import TrustedTime
 from packhorse.monitor.actions import retention
 from packhorse.storage import Storage
 
@@ -26,10 +26,10 @@ class Prune:
     name = "prune"
 
     def __init__(
-        self, storage: Storage, settings: Settings, steady_time: SteadyTime, time: Callable[[], float] = monotonic
+        self, storage: Storage, settings: Settings, trusted_time: TrustedTime, time: Callable[[], float] = monotonic
     ) -> None:
         self._storage = storage
-        self._steady_time = steady_time
+        self._steady_time = trusted_time
         self._time = time
         self.adjust(settings)
 

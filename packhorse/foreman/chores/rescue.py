@@ -15,7 +15,7 @@ from time import monotonic
 from packhorse.core.clock import SECOND
 from packhorse.core.event import Subject
 from packhorse.core.settings import Settings
-from packhorse.foreman.chores.chore import SteadyTime
+from packhorse.foreman.chores.chore import TrustedTime
 from packhorse.monitor.liveness import is_alive
 from packhorse.storage import Storage
 from packhorse.storage.records import Outlook
@@ -37,14 +37,14 @@ class Rescue:
         self,
         storage: Storage,
         settings: Settings,
-        steady_time: SteadyTime,
+        trusted_time: TrustedTime,
         end_workers: Callable[[Collection[str]], None] = lambda owners: None,
         frozen_workers: Callable[[], Collection[str]] = lambda: (),
     ) -> None:
         self._storage = storage
         self._lease = settings.lease
         self._why = f"its worker was silent for {settings.shown('lease')}"
-        self._steady_time = steady_time
+        self._steady_time = trusted_time
         self._end_workers = end_workers
         self._frozen_workers = frozen_workers
         self._frozen: Collection[str] = ()

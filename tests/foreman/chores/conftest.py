@@ -1,4 +1,4 @@
-"""What the tests of chores share: a storage that forgets, and a clock that is turned by hand."""
+"""What the tests of chores share: a storage that forgets, and a clock that is turned by load."""
 
 from __future__ import annotations
 

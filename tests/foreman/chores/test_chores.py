@@ -7,7 +7,7 @@ from packhorse.core.clock import SECOND, ManualClock
 from packhorse.core.job import ABORTED, QUEUED, RUNNING
 from packhorse.core.settings import Settings
 from packhorse.foreman.chores import all_chores
-from packhorse.foreman.chores.chore import Foreseen
+from packhorse.foreman.chores.chore import PredictableChore
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import Filter
 
@@ -27,7 +27,7 @@ def test_a_foreman_has_these_chores(storage: Memory):
         "roll_up",
     ]
     assert [chore.interval for chore in chores] == [60.0, 60.0, 60.0, 600.0, 10.0, 600.0, 60.0, 60.0, 60.0]
-    assert [isinstance(chore, Foreseen) for chore in chores] == [True] * 6 + [False] * 3
+    assert [isinstance(chore, PredictableChore) for chore in chores] == [True] * 6 + [False] * 3
 
 
 def test_on_an_empty_storage_all_wait_for_their_interval(storage: Memory):

@@ -26,7 +26,7 @@ GRACE = 7  # seconds: the worker's own, and what it has to write that down
 def enforce(
     storage: Memory,
     *,
-    is_steady: bool = True,
+    may_rescue: bool = True,
     own: Collection[str] = (),
     stuck: Mapping[str, Mapping[str, int]] = MappingProxyType({}),
 ) -> tuple[float | None, list[Overrun]]:
@@ -38,7 +38,7 @@ def enforce(
             ended.append(overrun)
         return overrun.token.owner in own
 
-    chore = EnforceLimits(storage, SETTINGS, lambda: storage.now() if is_steady else None, end_worker, lambda: stuck)
+    chore = EnforceLimits(storage, SETTINGS, lambda: storage.now() if may_rescue else None, end_worker, lambda: stuck)
     return chore.run(), ended
 
 
@@ -115,7 +115,7 @@ def test_a_foreman_that_is_not_steady_ends_nothing(storage: Memory, clock: Manua
     job = in_state(storage, RUNNING, timeout=3 * SECOND)
     clock.turn("1h")
 
-    enforce(storage, is_steady=False)
+    enforce(storage, may_rescue=False)
 
     assert stored(storage, job.id) == job
 

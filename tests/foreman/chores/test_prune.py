@@ -12,7 +12,7 @@ from packhorse.core.event import Kind
 from packhorse.core.job import ABORTED, COMPLETED, DEAD
 from packhorse.core.settings import Settings
 from packhorse.foreman.chores.prune import Prune, retention
-from packhorse.foreman.timetable import Timetable
+from packhorse.foreman.chores.runner import ChoreRunner
 from packhorse.storage.contract import Storage
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import ClientInfo, EventFilter, Pruned, Retention
@@ -35,8 +35,8 @@ class Steps:
         return self.taken * self.seconds
 
 
-def prune_of(storage: Storage, settings: Settings, *, is_steady: bool = True) -> Prune:
-    return Prune(storage, settings, lambda: storage.now() if is_steady else None, time=lambda: 0.0)
+def prune_of(storage: Storage, settings: Settings, *, may_rescue: bool = True) -> Prune:
+    return Prune(storage, settings, lambda: storage.now() if may_rescue else None, time=lambda: 0.0)
 
 
 def test_the_settings_say_how_long_things_are_kept():
@@ -76,7 +76,7 @@ def test_while_nothing_is_certain_nothing_goes(storage: Memory, clock: ManualClo
     events = storage.events(EventFilter())
     clock.turn("365d")
 
-    assert prune_of(storage, Settings(), is_steady=False).run() is None
+    assert prune_of(storage, Settings(), may_rescue=False).run() is None
 
     assert [client.id for client in storage.clients()] == ["billing"]
     assert [job.id for job in storage.get_many(jobs)] == jobs
@@ -126,12 +126,12 @@ def test_it_comes_round_often_enough_to_notice_that_a_client_went(storage: Memor
 def test_settings_that_are_read_again_say_how_long_things_are_kept(storage: Memory, clock: ManualClock):
     job = in_state(storage, COMPLETED)
     prune = prune_of(storage, Settings(keep_completed=DAY))
-    timetable = Timetable([prune])
+    chore_runner = ChoreRunner([prune])
     clock.turn("2h")
     prune.run()
     assert storage.get(job.id) is not None
 
-    timetable.adjust(Settings(keep_completed=HOUR))
+    chore_runner.adjust(Settings(keep_completed=HOUR))
     prune.run()
 
     assert storage.get(job.id) is None

@@ -53,12 +53,12 @@ def test_a_foreman_that_is_not_steady_rescues_nothing(storage: Memory, clock: Ma
 def test_a_clock_that_is_set_after_the_foreman_was_asked_costs_nobody_a_job(storage: Memory, clock: ManualClock):
     job = in_state(storage, RUNNING)
 
-    def steady_time() -> int:
+    def trusted_time() -> int:
         now = storage.now()
         clock.turn("1h")
         return now
 
-    Rescue(storage, Settings(), steady_time).run()
+    Rescue(storage, Settings(), trusted_time).run()
 
     assert stored(storage, job.id) == job
     assert [worker.id for worker in storage.workers()] == [job.owner]

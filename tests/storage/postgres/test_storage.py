@@ -33,8 +33,8 @@ from packhorse.core.event import ForemanAction, ForemanOrder, Kind
 from packhorse.core.ids import new_id
 from packhorse.core.job import SCHEDULED
 from packhorse.core.outcome import Completed, Failed, Failure, Verdict
+from packhorse.foreman.heartbeat import ForemanRecord
 from packhorse.foreman.orders import Orders
-from packhorse.foreman.pulse import Record
 from packhorse.storage import open_storage
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.postgres.database import Options
@@ -391,7 +391,7 @@ def test_whoever_follows_events_is_shown_none_behind_one_that_is_not_shown_yet(s
 
 
 def test_an_order_is_heard_beside_a_transaction_that_stays_open(storage: Postgres) -> None:
-    foreman = Record(storage, {})
+    foreman = ForemanRecord(storage, {})
     foreman.join()
     orders = Orders(storage, foreman, wake=lambda: None)
     orders.step()

@@ -14,7 +14,7 @@ import msgspec
 
 from packhorse.core.clock import SECOND
 from packhorse.core.outcome import Overrun
-from packhorse.foreman.scaling import Hand
+from packhorse.foreman.scaling import WorkerLoad
 from packhorse.monitor.served_queues import SERVES
 from packhorse.monitor.stacks import MOST_STACKS, STACKS_TOLD_FOR, Stack, limit_stacks
 from packhorse.storage.records import Stop
@@ -45,7 +45,7 @@ class _Told(NamedTuple):
 
 
 class Serving(NamedTuple):
-    """What the workers of a crew serve: these queues, and others of their choice that hold jobs of these tasks."""
+    """What the workers of a workers serve: these queues, and others of their choice that hold jobs of these tasks."""
 
     queues: frozenset[str]
     tasks: frozenset[str] = frozenset()
@@ -58,8 +58,8 @@ class Serving(NamedTuple):
         return cls(frozenset(queues), frozenset(tasks), tuple(choice))
 
 
-class Member:
-    """A member of the crew. The main thread changes it; others read, send, and beat."""
+class WorkerHandle:
+    """A worker of the workers. The main thread changes it; others read, send, and beat."""
 
     def __init__(
         self, id: str, process: subprocess.Popen[bytes], channel: Channel, board: SharedStatus, is_extra: bool
@@ -105,13 +105,13 @@ class Member:
         """Does it take jobs, or is it about to?"""
         return self.leaving is None
 
-    def hand(self, slots: int, now: float) -> Hand:
+    def load(self, slots: int, now: float) -> WorkerLoad:
         """What scaling needs to know of it."""
         busy = int(self.report.get("busy", 0))
         idle_for = 0.0 if busy else now - self._idle_since
         slots = int(self.report.get("slots", 1 if self.is_extra else slots))
         done = int(self.report.get("done", 0)) + int(self.report.get("failed", 0))
-        return Hand(self.id, slots, busy, done, idle_for, self.is_online, self.is_extra)
+        return WorkerLoad(self.id, slots, busy, done, idle_for, self.is_online, self.is_extra)
 
     def hear(self, message: Message, now: float) -> None:
         """A message from it."""

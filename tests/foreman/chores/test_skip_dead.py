@@ -15,7 +15,7 @@ from packhorse.core.event import Kind
 from packhorse.core.job import DEAD
 from packhorse.core.settings import Settings
 from packhorse.foreman.chores import all_chores
-from packhorse.foreman.chores.drop_dead import DropDead
+from packhorse.foreman.chores.skip_dead import SkipDead
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import ClientInfo, TaskInfo
 from tests.storage.conftest import ADDRESSES, chosen_storages, give_back
@@ -48,7 +48,7 @@ def test_jobs_that_have_used_up_their_tries_are_dropped_and_their_history_stays(
         pool.drain()
         assert {job.refresh().state for job in jobs} == {"dead"}
 
-        assert DropDead(app.storage).run() is None
+        assert SkipDead(app.storage).run() is None
 
         assert [app.get_or_none(job.id) is None for job in jobs] == [True, False, False, False]
         kinds = [event.kind for event in jobs[0].events()]
@@ -57,7 +57,7 @@ def test_jobs_that_have_used_up_their_tries_are_dropped_and_their_history_stays(
         assert sum(group.number for group in app.failures()) >= 4  # counted all the same
         billing.acknowledge(jobs[3])
 
-    DropDead(app.storage).run()
+    SkipDead(app.storage).run()
 
     assert app.get_or_none(jobs[3].id) is None
 
@@ -67,7 +67,7 @@ def test_more_than_one_batch_follows_at_once():
         app.register("skip", die, retries=0, skip_dead=True)
         app.enqueue_many([app.call("skip") for _ in range(120)])
         app.pool(4).drain()
-        chore = DropDead(app.storage)
+        chore = SkipDead(app.storage)
 
         assert chore.run() == 0.0
         assert chore.run() is None
@@ -80,7 +80,7 @@ def test_those_that_must_stay_hide_none_behind_them(app: Packhorse):
     app.pool(1).drain()
     app.enqueue_many([app.call("skip", persistent=True) for _ in range(100)])
     app.pool(4).drain()
-    chore = DropDead(app.storage)
+    chore = SkipDead(app.storage)
 
     while chore.run() is not None:
         pass
@@ -94,7 +94,7 @@ def add_dead(storage: Memory, number: int = 1, **options: Any) -> list[str]:
     return [in_state(storage, DEAD, task="skip", **options).id for _ in range(number)]
 
 
-def walk(chore: DropDead) -> int:
+def walk(chore: SkipDead) -> int:
     """Until it has nothing more to do; answers in how many runs."""
     runs = 1
     while chore.run() is not None:
@@ -105,7 +105,7 @@ def walk(chore: DropDead) -> int:
 def test_those_that_must_stay_are_not_looked_at_again_every_minute(storage: Memory, clock: ManualClock):
     add_dead(storage, 250, persistent=True)
     clock.turn(120)
-    chore = DropDead(storage)
+    chore = SkipDead(storage)
     assert walk(chore) == 3
     (fresh,) = add_dead(storage)
     clock.turn(60)
@@ -119,7 +119,7 @@ def test_those_that_must_stay_are_not_looked_at_again_every_minute(storage: Memo
 
 def test_a_long_walk_of_one_task_holds_up_no_other(storage: Memory, clock: ManualClock):
     storage.announce([TaskInfo("skip", "skip", {"skip_dead": True}), TaskInfo("other", "other", {"skip_dead": True})])
-    chore = DropDead(storage)
+    chore = SkipDead(storage)
     chore.run()
     add_dead(storage, 250, persistent=True)
     clock.turn(3600)
@@ -135,7 +135,7 @@ def test_a_long_walk_of_one_task_holds_up_no_other(storage: Memory, clock: Manua
 def test_a_job_whose_subscriber_has_gone_is_dropped_within_the_hour(storage: Memory, clock: ManualClock):
     storage.join_client(ClientInfo("billing"))
     (wanted,) = add_dead(storage, subscriber="billing")
-    chore = DropDead(storage)
+    chore = SkipDead(storage)
     walk(chore)
     assert storage.get(wanted) is not None
     storage.leave_client("billing")
@@ -151,13 +151,13 @@ def test_without_subscriptions_no_job_is_asked_for_its_subscribers(storage: Memo
     dead = add_dead(storage, 3)
     monkeypatch.setattr(storage, "subscribers", None)
 
-    DropDead(storage).run()
+    SkipDead(storage).run()
 
     assert [storage.get(job_id) for job_id in dead] == [None] * 3
 
 
 def test_a_foreman_does_it(storage: Memory):
-    assert any(isinstance(chore, DropDead) for chore in all_chores(storage, Settings(), storage.now))
+    assert any(isinstance(chore, SkipDead) for chore in all_chores(storage, Settings(), storage.now))
 
 
 def test_it_is_an_option_of_the_task(app: Packhorse):

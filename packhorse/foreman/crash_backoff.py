@@ -15,8 +15,8 @@ HOPELESS = 5
 LONGEST = 60.0
 
 
-class Backoff:
-    """Counts young deaths in a row, of the whole crew. One that `gives_up` has no worker started after `HOPELESS` of
+class CrashBackoff:
+    """Counts young deaths in a row, of the whole workers. One that `gives_up` has no worker started after `HOPELESS` of
     them, until it is told that there is hope again."""
 
     def __init__(self, *, gives_up: bool = False) -> None:

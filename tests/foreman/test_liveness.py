@@ -12,8 +12,9 @@ import pytest
 
 from packhorse.core.errors import BadValue
 from packhorse.core.event import Kind, Subject
-from packhorse.foreman import pulse
-from packhorse.foreman.pulse import Callee, Calls, Pulse, Record, Systemd
+from packhorse.foreman import liveness
+from packhorse.foreman.heartbeat import ForemanRecord
+from packhorse.foreman.liveness import CheckInCaller, CheckInTarget, Liveness, Systemd
 from packhorse.storage import open_storage
 from packhorse.storage.records import EventFilter
 from tests.children import PATIENCE
@@ -41,7 +42,7 @@ def server() -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever is called may take its time: the machine may be busy."""
-    monkeypatch.setattr(pulse, "_CALL_LIMIT", PATIENCE)
+    monkeypatch.setattr(liveness, "_CALL_LIMIT", PATIENCE)
 
 
 def well() -> bool:
@@ -52,21 +53,21 @@ def well() -> bool:
 
 
 def test_without_an_address_nobody_is_called() -> None:
-    calls = Calls(Callee(), well)
+    calls = CheckInCaller(CheckInTarget(), well)
 
     assert calls.step() is None
     assert calls.status == "off"
 
 
 def test_a_url_is_called_every_minute(server: str) -> None:
-    calls = Calls(Callee(f"{server}/well"), well)
+    calls = CheckInCaller(CheckInTarget(f"{server}/well"), well)
 
     assert calls.step() == 60
     assert calls.status == "ok"
 
 
 def test_a_url_that_answers_with_an_error_is_told(server: str) -> None:
-    calls = Calls(Callee(f"{server}/ill"), well)
+    calls = CheckInCaller(CheckInTarget(f"{server}/ill"), well)
 
     calls.step()
 
@@ -74,7 +75,7 @@ def test_a_url_that_answers_with_an_error_is_told(server: str) -> None:
 
 
 def test_a_url_that_nobody_serves_is_told() -> None:
-    calls = Calls(Callee("http://127.0.0.1:9/"), well)
+    calls = CheckInCaller(CheckInTarget("http://127.0.0.1:9/"), well)
 
     calls.step()
 
@@ -83,12 +84,12 @@ def test_a_url_that_nobody_serves_is_told() -> None:
 
 def test_only_web_addresses_are_called() -> None:
     with pytest.raises(BadValue, match="must begin with http"):
-        Calls(Callee("file:///etc/passwd"), well)
+        CheckInCaller(CheckInTarget("file:///etc/passwd"), well)
 
 
 @pytest.mark.parametrize(("code", "status"), [(0, "ok"), (3, f"failed: {sys.executable} exited with code 3")])
 def test_a_command_is_called(code: int, status: str) -> None:
-    calls = Calls(Callee(command=f"{sys.executable} -c 'raise SystemExit({code})'"), well)
+    calls = CheckInCaller(CheckInTarget(command=f"{sys.executable} -c 'raise SystemExit({code})'"), well)
 
     calls.step()
 
@@ -96,7 +97,7 @@ def test_a_command_is_called(code: int, status: str) -> None:
 
 
 def test_nobody_is_called_while_the_foreman_is_not_well(server: str) -> None:
-    calls = Calls(Callee(f"{server}/well"), lambda: False)
+    calls = CheckInCaller(CheckInTarget(f"{server}/well"), lambda: False)
 
     assert calls.step() == 1
     assert calls.status.startswith("withheld")
@@ -150,7 +151,7 @@ def test_without_systemd_nothing_happens() -> None:
 
 def test_a_foreman_has_a_record_of_its_own() -> None:
     storage = open_storage("memory://")
-    record = Record(storage, {"min": 1})
+    record = ForemanRecord(storage, {"min": 1})
 
     record.join()
     (stored,) = storage.workers()
@@ -166,10 +167,10 @@ def test_a_foreman_has_a_record_of_its_own() -> None:
 def test_a_line_a_minute_tells_what_was_done_and_failed_since_the_last(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("packhorse.foreman.pulse.time.monotonic", lambda: 0.0)
+    monkeypatch.setattr("packhorse.foreman.liveness.time.monotonic", lambda: 0.0)
     caplog.set_level(logging.INFO, "packhorse.figures")
     report = {"busy": 2, "done": 10, "failed": 1, "latency_ms": 1.5, "problem": None}
-    beginning = Pulse(lambda: dict(report), lambda: True)
+    beginning = Liveness(lambda: dict(report), lambda: True)
 
     for now in (30.0, 60.0, 90.0):
         beginning.tick(now)

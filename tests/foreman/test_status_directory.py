@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.foreman.leftovers import BOARD, make_directory, remove_leftovers
+from packhorse.foreman.status_directory import BOARD, make_directory, remove_leftovers
 from packhorse.worker.shared_status import SharedStatus
 from tests.children import Parent, forked
 

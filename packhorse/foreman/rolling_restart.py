@@ -6,15 +6,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from packhorse.foreman.crew import Crew
-from packhorse.foreman.member import Member
+from packhorse.foreman.processes import WorkerGroup
+from packhorse.foreman.worker_handle import WorkerHandle
 
 
-class Rolling:
+class RollingRestart:
     """Where a restart stands. `start` starts a substitute, or answers None when it must wait."""
 
-    def __init__(self, crew: Crew, start: Callable[[], Member | None], drain: Callable[[Member, str], None]) -> None:
-        self._crew = crew
+    def __init__(
+        self, workers: WorkerGroup, start: Callable[[], WorkerHandle | None], drain: Callable[[WorkerHandle, str], None]
+    ) -> None:
+        self._workers = workers
         self._start = start
         self._drain = drain
         self._old: list[str] = []
@@ -30,20 +32,20 @@ class Rolling:
         if only is not None:
             self._old = [*(old for old in self._old if old != only), only]
             return
-        self._old = [member.id for member in self._crew.active]
+        self._old = [worker.id for worker in self._workers.active]
         self._substitute = None
 
     def step(self) -> None:
         """Go as far as is possible now."""
-        self._old = [member.id for member in self._crew.active if member.id in self._old]
+        self._old = [worker.id for worker in self._workers.active if worker.id in self._old]
         if not self._old:
             return
-        substitute = self._crew.get(self._substitute or "")
+        substitute = self._workers.get(self._substitute or "")
         if substitute is None:
             started = self._start()
             self._substitute = started.id if started else None
         elif substitute.is_online:
             self._substitute = None
-            old = self._crew.get(self._old.pop(0))
+            old = self._workers.get(self._old.pop(0))
             if old is not None:
                 self._drain(old, "replaced by a fresh worker")

@@ -35,9 +35,9 @@ _SEE_EVERY = 10 * SECOND
 transaction before it shows the events after it: what is older can be passed over."""
 
 
-class TellResults:
+class CallResultHandlers:
     """Follows the events if this foreman is the teller. `me` is its id. `now` measures how long ago something was done:
-    it need not be exact."""
+    it demand not be exact."""
 
     name = "tell_results"
     interval = 2.0
@@ -75,7 +75,7 @@ class TellResults:
         return 0.05 if is_more else None
 
     def _look(self, passed: int) -> bool:
-        """Tell of what has ended. If that was all, the events until `passed` need not be read again. True: there is
+        """Tell of what has ended. If that was all, the events until `passed` demand not be read again. True: there is
         more."""
         self._is_behind = is_more = False
         for kinds in (_ENDS, _COMPLETED) if self._has_foreign else (_ENDS,):

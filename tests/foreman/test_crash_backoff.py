@@ -2,25 +2,25 @@ from __future__ import annotations
 
 import math
 
-from packhorse.foreman.backoff import HOPELESS, LONGEST, TOLERATED, Backoff
+from packhorse.foreman.crash_backoff import HOPELESS, LONGEST, TOLERATED, CrashBackoff
 
 
-def starts_in_the_first_minute(crew: int, lives_for: float) -> int:
+def starts_in_the_first_minute(workers: int, lives_for: float) -> int:
     """How many workers are started when each dies after so many seconds, and the loop looks four times a second."""
-    backoff, dies_at, starts = Backoff(), list[float](), 0
+    backoff, dies_at, starts = CrashBackoff(), list[float](), 0
     for tick in range(240):
         now = tick / 4
         for _ in [at for at in dies_at if at <= now]:
             backoff.died_young(now)
         dies_at = [at for at in dies_at if at > now]
-        while len(dies_at) < crew and backoff.may_start(now, len(dies_at)):
+        while len(dies_at) < workers and backoff.may_start(now, len(dies_at)):
             dies_at.append(now + lives_for)
             starts += 1
     return starts
 
 
 def test_the_first_deaths_are_answered_at_once() -> None:
-    backoff = Backoff()
+    backoff = CrashBackoff()
 
     for at in range(TOLERATED - 1):
         backoff.died_young(at)
@@ -30,7 +30,7 @@ def test_the_first_deaths_are_answered_at_once() -> None:
 
 
 def test_then_the_waits_double_up_to_a_minute() -> None:
-    backoff = Backoff()
+    backoff = CrashBackoff()
     backoff.succeeded()
 
     waits = []
@@ -42,7 +42,7 @@ def test_then_the_waits_double_up_to_a_minute() -> None:
 
 
 def test_nothing_is_started_before_the_wait_is_over() -> None:
-    backoff = Backoff()
+    backoff = CrashBackoff()
 
     for _ in range(4):
         backoff.died_young(at=100.0)
@@ -53,7 +53,7 @@ def test_nothing_is_started_before_the_wait_is_over() -> None:
 
 
 def test_while_in_doubt_one_worker_at_a_time_is_tried() -> None:
-    backoff = Backoff()
+    backoff = CrashBackoff()
 
     for _ in range(TOLERATED):
         backoff.died_young(at=0.0)
@@ -63,7 +63,7 @@ def test_while_in_doubt_one_worker_at_a_time_is_tried() -> None:
 
 
 def test_a_success_forgets_the_deaths() -> None:
-    backoff = Backoff()
+    backoff = CrashBackoff()
     for _ in range(9):
         backoff.died_young(at=0.0)
 
@@ -74,7 +74,7 @@ def test_a_success_forgets_the_deaths() -> None:
 
 
 def test_an_app_that_never_worked_is_hopeless_after_five_deaths() -> None:
-    backoff = Backoff()
+    backoff = CrashBackoff()
 
     for _ in range(HOPELESS):
         backoff.died_young(at=0.0)
@@ -84,13 +84,13 @@ def test_an_app_that_never_worked_is_hopeless_after_five_deaths() -> None:
 
 
 def test_there_is_no_storm_of_starts_however_large_the_crew() -> None:
-    assert starts_in_the_first_minute(crew=1, lives_for=0.1) < 15
-    assert starts_in_the_first_minute(crew=8, lives_for=0.1) < 15
-    assert starts_in_the_first_minute(crew=1, lives_for=3.0) < 15
+    assert starts_in_the_first_minute(workers=1, lives_for=0.1) < 15
+    assert starts_in_the_first_minute(workers=8, lives_for=0.1) < 15
+    assert starts_in_the_first_minute(workers=1, lives_for=3.0) < 15
 
 
 def test_a_change_of_the_code_is_tried_at_once() -> None:
-    backoff = Backoff()
+    backoff = CrashBackoff()
     backoff.succeeded()
     for _ in range(9):
         backoff.died_young(at=0.0)
@@ -102,7 +102,7 @@ def test_a_change_of_the_code_is_tried_at_once() -> None:
 
 
 def test_one_that_gives_up_waits_for_hope_for_ever() -> None:
-    backoff = Backoff(gives_up=True)
+    backoff = CrashBackoff(gives_up=True)
     backoff.succeeded()
     for _ in range(HOPELESS):
         backoff.died_young(at=0.0)

@@ -16,7 +16,7 @@ from packhorse.core.event import Event, Subject
 from packhorse.core.job import RUNNING
 from packhorse.core.outcome import Completed, Failed, Overrun
 from packhorse.core.settings import Settings
-from packhorse.foreman.chores.tell_results import TellResults
+from packhorse.foreman.chores.call_result_handlers import CallResultHandlers
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import TELLS_RESULTS, EventFilter, WorkerInfo
@@ -42,7 +42,7 @@ class Foreman:
         self.has_workers = True
         self.info = {"target": target, TELLS_RESULTS: True, **info}
         self.join()
-        self.chore = TellResults(storage, Settings(), lambda: self.id, self._tell, now=storage.now)
+        self.chore = CallResultHandlers(storage, Settings(), lambda: self.id, self._tell, now=storage.now)
         self.chore.run()  # what was there before the first of its app is not told
 
     def join(self) -> None:

@@ -1,5 +1,5 @@
-"""The chores' timetable: gives each chore its time, one after the other in one thread, on every foreman alike. Those
-that can be foreseen come when the lookout has seen something for them to do.
+"""The chores' chore_runner: gives each chore its time, one after the other in one thread, on every foreman alike. Those
+that can be foreseen come when the poller has seen something for them to do.
 
 A chore that fails is logged and comes round again; it harms neither the others nor the foreman.
 """
@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable
 from packhorse.core.clock import SECOND
 from packhorse.core.errors import PackhorseError
 from packhorse.core.settings import Settings
-from packhorse.foreman.chores.chore import Adjustable, Chore, Foreseen
-from packhorse.foreman.duty import Duty
+from packhorse.foreman.background import BackgroundLoop
+from packhorse.foreman.chores.chore import AdjustableChore, Chore, PredictableChore
 from packhorse.storage.records import Outlook
 
 log = logging.getLogger("packhorse")
@@ -37,7 +37,7 @@ class _Entry:
         self.at = at
 
 
-class Timetable:
+class ChoreRunner:
     """Chores by when they are due."""
 
     def __init__(self, chores: Iterable[Chore], now: Callable[[], float] = time.monotonic) -> None:
@@ -48,34 +48,34 @@ class Timetable:
         self._entries = [
             _Entry(chore, now() + random.uniform(0, min(chore.interval, _LONGEST_FIRST))) for chore in chores
         ]
-        self.duty = Duty("the chores' timetable", self.step)
+        self.loop = BackgroundLoop("the chores' timetable", self.step)
 
-    def heed(self, outlook: Outlook) -> None:
-        """What the lookout has seen: some chores come sooner. None comes later, for it may have found out more itself
+    def on_poll(self, outlook: Outlook) -> None:
+        """What the poller has seen: some chores come sooner. None comes later, for it may have found out more itself
         in the meantime; one that comes too early finds nothing to do, and knows when to come again."""
         now, is_sooner = self._now(), False
         with self._lock:
             for entry in self._entries:
-                due_in = entry.chore.due_in(outlook) if isinstance(entry.chore, Foreseen) else None
+                due_in = entry.chore.due_in(outlook) if isinstance(entry.chore, PredictableChore) else None
                 if due_in is not None and now + due_in / SECOND < entry.at:
                     entry.at = now + due_in / SECOND
                     is_sooner = True
         if is_sooner:
-            self.duty.wake()
+            self.loop.wake()
 
     def adjust(self, settings: Settings) -> None:
         """The settings were read again."""
         now = self._now()
         for entry in self._entries:
-            if isinstance(entry.chore, Adjustable):
+            if isinstance(entry.chore, AdjustableChore):
                 entry.chore.adjust(settings)
                 with self._lock:
                     entry.at = min(entry.at, now + entry.chore.interval)
-        self.duty.wake()
+        self.loop.wake()
 
     def step(self) -> float | None:
         """Run what is due; answers how long nothing is."""
-        while not self.duty.is_stopped and (entry := self._take()) is not None:
+        while not self.loop.is_stopped and (entry := self._take()) is not None:
             pause = self._run(entry.chore)
             if pause is None:
                 pause = entry.chore.interval * random.uniform(1 - _JITTER, 1 + _JITTER)
@@ -84,7 +84,7 @@ class Timetable:
         return max(0.0, min(entry.at for entry in self._entries) - self._now()) if self._entries else None
 
     def _take(self) -> _Entry | None:
-        """The entry whose turn it is. It is put off until it has run, unless the lookout says something meanwhile."""
+        """The entry whose turn it is. It is put off until it has run, unless the poller says something meanwhile."""
         with self._lock:
             entry = min(self._entries, key=lambda entry: entry.at, default=None)
             if entry is None or entry.at > self._now():

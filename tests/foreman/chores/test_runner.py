@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from packhorse.foreman.timetable import Timetable
+from packhorse.foreman.chores.runner import ChoreRunner
 from packhorse.storage.records import Outlook
 
 
@@ -35,9 +35,9 @@ class Clock:
     def __call__(self) -> float:
         return self.now
 
-    def go_through(self, timetable: Timetable, until: float) -> None:
+    def go_through(self, chore_runner: ChoreRunner, until: float) -> None:
         while self.now < until:
-            pause = timetable.step()
+            pause = chore_runner.step()
             assert pause is not None
             self.now += pause
 
@@ -50,7 +50,7 @@ def clock() -> Clock:
 def test_a_chore_comes_round_about_every_interval(clock: Clock) -> None:
     chore = Recorded(clock, "prune", 10.0, iter([None] * 50))
 
-    clock.go_through(Timetable([chore], clock), until=200)
+    clock.go_through(ChoreRunner([chore], clock), until=200)
 
     gaps = [later - sooner for sooner, later in zip(chore.ran_at, chore.ran_at[1:], strict=False)]
     assert chore.ran_at[0] <= 1.0
@@ -61,7 +61,7 @@ def test_a_chore_comes_round_about_every_interval(clock: Clock) -> None:
 def test_a_chore_that_says_when_it_wants_to_run_is_run_just_then(clock: Clock) -> None:
     chore = Recorded(clock, "promote", 1.0, iter([0.25, 0.125, 5.0]))
 
-    clock.go_through(Timetable([chore], clock), until=2)
+    clock.go_through(ChoreRunner([chore], clock), until=2)
 
     first = chore.ran_at[0]
     assert chore.ran_at == [first, first + 0.25, first + 0.375]
@@ -74,31 +74,31 @@ class RecordedAndForeseen(Recorded):
 
 def test_a_chore_that_is_foreseen_comes_just_then_and_never_later(clock: Clock) -> None:
     chore = RecordedAndForeseen(clock, "promote", 60.0, iter([None] * 9))
-    timetable = Timetable([chore], clock)
+    chore_runner = ChoreRunner([chore], clock)
     clock.now = 2.0
-    timetable.step()
+    chore_runner.step()
 
-    timetable.heed(Outlook(0, due_in=300_000))
-    assert is_woken(timetable)
-    timetable.heed(Outlook(0, due_in=500_000))
-    timetable.heed(Outlook(0))
-    assert not is_woken(timetable)
-    clock.go_through(timetable, until=3.0)
+    chore_runner.on_poll(Outlook(0, due_in=300_000))
+    assert is_woken(chore_runner)
+    chore_runner.on_poll(Outlook(0, due_in=500_000))
+    chore_runner.on_poll(Outlook(0))
+    assert not is_woken(chore_runner)
+    clock.go_through(chore_runner, until=3.0)
 
     assert chore.ran_at == [2.0, 2.3]
 
 
 def test_what_is_seen_while_a_chore_runs_is_not_forgotten(clock: Clock) -> None:
     chore = RecordedAndForeseen(clock, "promote", 60.0, iter([None] * 9))
-    timetable = Timetable([chore], clock)
+    chore_runner = ChoreRunner([chore], clock)
     run = chore.run
 
     def overtaken() -> float | None:
-        timetable.heed(Outlook(0, due_in=200_000))
+        chore_runner.on_poll(Outlook(0, due_in=200_000))
         return run()
 
     chore.run = overtaken
-    clock.go_through(timetable, until=1.5)
+    clock.go_through(chore_runner, until=1.5)
 
     gaps = [later - sooner for sooner, later in pairwise(chore.ran_at)]
     assert gaps
@@ -107,20 +107,20 @@ def test_what_is_seen_while_a_chore_runs_is_not_forgotten(clock: Clock) -> None:
 
 def test_one_that_is_not_foreseen_keeps_its_time(clock: Clock) -> None:
     chore = Recorded(clock, "prune", 60.0, iter([None] * 9))
-    timetable = Timetable([chore], clock)
+    chore_runner = ChoreRunner([chore], clock)
     clock.now = 2.0
-    timetable.step()
+    chore_runner.step()
 
-    timetable.heed(Outlook(0, due_in=0, expires_in=0, ticks_in=0))
+    chore_runner.on_poll(Outlook(0, due_in=0, expires_in=0, ticks_in=0))
 
-    assert not is_woken(timetable)
-    assert timetable.step() > 10
+    assert not is_woken(chore_runner)
+    assert chore_runner.step() > 10
 
 
-def is_woken(timetable: Timetable) -> bool:
+def is_woken(chore_runner: ChoreRunner) -> bool:
     """Since one asked last."""
-    woken = timetable.duty._woken.is_set()
-    timetable.duty._woken.clear()
+    woken = chore_runner.loop._woken.is_set()
+    chore_runner.loop._woken.clear()
     return woken
 
 
@@ -129,7 +129,7 @@ def test_a_failing_chore_harms_no_other_and_is_told_once(clock: Clock, caplog: p
     good = Recorded(clock, "good", 1.0, iter([None] * 50))
 
     with caplog.at_level(logging.INFO, "packhorse"):
-        clock.go_through(Timetable([bad, good], clock), until=10)
+        clock.go_through(ChoreRunner([bad, good], clock), until=10)
 
     assert len(bad.ran_at) > 7
     assert len(good.ran_at) > 7
@@ -137,4 +137,4 @@ def test_a_failing_chore_harms_no_other_and_is_told_once(clock: Clock, caplog: p
 
 
 def test_without_chores_there_is_nothing_to_wait_for(clock: Clock) -> None:
-    assert Timetable([], clock).step() is None
+    assert ChoreRunner([], clock).step() is None

@@ -1,4 +1,4 @@
-"""The lookout: who is told what, and who is left in peace. That a real foreman reacts is seen in `test_foreman.py` and
+"""The poller: who is told what, and who is left in peace. That a real foreman reacts is seen in `test_foreman.py` and
 `test_orders.py`."""
 
 from __future__ import annotations
@@ -15,60 +15,58 @@ from packhorse.core.errors import StorageUnavailable
 from packhorse.core.event import ForemanAction, ForemanOrder
 from packhorse.core.job import RUNNING
 from packhorse.core.outcome import Completed
-from packhorse.foreman.backlog import Backlog
-from packhorse.foreman.crew import Crew
-from packhorse.foreman.duty import Duty
-from packhorse.foreman.heartbeat import Heartbeat
-from packhorse.foreman.lookout import Lookout
+from packhorse.foreman.background import BackgroundLoop
+from packhorse.foreman.chores.runner import ChoreRunner
+from packhorse.foreman.heartbeat import ForemanRecord, Heartbeat
 from packhorse.foreman.orders import Orders
-from packhorse.foreman.pulse import Record
-from packhorse.foreman.scaling import Need
-from packhorse.foreman.timetable import Timetable
+from packhorse.foreman.poller import Backlog, Poller
+from packhorse.foreman.processes import WorkerGroup
+from packhorse.foreman.scaling import Demand
 from packhorse.storage.memory import Memory
 from packhorse.storage.transfer import Move, Stage
 
 
-def is_woken(duty: Duty) -> bool:
+def is_woken(loop: BackgroundLoop) -> bool:
     """Since one asked last."""
-    woken = duty._woken.is_set()
-    duty._woken.clear()
+    woken = loop._woken.is_set()
+    loop._woken.clear()
     return woken
 
 
 class Watched:
-    """A lookout, those whom it tells, and what the one worker of the crew hears."""
+    """A poller, those whom it tells, and what the one worker of the workers hears."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.storage = Memory(self.clock)
         join(self.storage)
         self.told = Mock()
-        member = SimpleNamespace(id=WORKER, is_online=True, stop_job=self.told, report={})
-        self.member = member
-        crew = create_autospec(Crew, instance=True, members=[member], serving=None)
-        self.crew = crew
-        crew.get.side_effect = {WORKER: member}.get
+        worker = SimpleNamespace(id=WORKER, is_online=True, stop_job=self.told, report={})
+        self.worker = worker
+        workers = create_autospec(WorkerGroup, instance=True, members=[worker], serving=None)
+        self.workers = workers
+        workers.get.side_effect = {WORKER: worker}.get
         self.rings = Mock()
-        self.record = Record(self.storage, {})
+        self.record = ForemanRecord(self.storage, {})
         self.record.join()
         self.heartbeat = Heartbeat(
-            self.storage, crew, self.record, heartbeat=60.0, lease=180.0, report=dict, wake=self.rings
+            self.storage, workers, self.record, heartbeat=60.0, lease=180.0, report=dict, wake=self.rings
         )
         self.heartbeat._beat_at = float("inf")  # between two beats
-        self.backlog = Backlog(self.storage, crew, wake=self.rings)
+        self.backlog = Backlog(self.storage, workers, wake=self.rings)
         self.orders = Orders(self.storage, self.record, wake=self.rings)
         self.orders.step()
         self.backlog.step()
-        self.timetable = create_autospec(Timetable, instance=True)
-        self.lookout = Lookout(
-            self.storage, crew, self.record, self.heartbeat, self.backlog, self.orders, self.timetable
+        self.chore_runner = create_autospec(ChoreRunner, instance=True)
+        self.poller = Poller(
+            self.storage, workers, self.record, self.heartbeat, self.backlog, self.orders, self.chore_runner
         )
 
     def woken(self) -> set[str]:
         """Who has been woken by one look."""
-        self.lookout.step()
+        self.poller.step()
         everybody = {"heartbeat": self.heartbeat, "backlog": self.backlog, "orders": self.orders}
-        return {name for name, each in everybody.items() if is_woken(each.duty)}
+        return {name for name, each in everybody.items() if is_woken(each.loop)}
 
 
 @pytest.fixture
@@ -79,7 +77,7 @@ def watched() -> Watched:
 def test_it_looks_once_a_second_and_wakes_nobody_for_nothing(watched: Watched) -> None:
     watched.rings.reset_mock()
 
-    assert watched.lookout.step() == 1.0
+    assert watched.poller.step() == 1.0
     assert watched.woken() == set()
     watched.rings.assert_not_called()
 
@@ -87,29 +85,29 @@ def test_it_looks_once_a_second_and_wakes_nobody_for_nothing(watched: Watched) -
 def test_it_looks_less_often_while_nothing_happens_and_at_once_when_a_job_begins(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seconds = [watched.lookout._busy_at]
-    monkeypatch.setattr("packhorse.foreman.lookout.boot_time", lambda: seconds[0])
+    seconds = [watched.poller._busy_at]
+    monkeypatch.setattr("packhorse.foreman.poller.boot_time", lambda: seconds[0])
 
     def pause_after(passed: float) -> float:
         seconds[0] += passed
-        return watched.lookout.step()
+        return watched.poller.step()
 
     assert [pause_after(1.0), pause_after(15.0)] == [1.0, 2.5]
-    watched.member.report = {"busy": 1}
-    watched.lookout.stir()
-    assert is_woken(watched.lookout.duty)
+    watched.worker.report = {"busy": 1}
+    watched.poller.stir()
+    assert is_woken(watched.poller.loop)
     assert pause_after(0.0) == 1.0
-    watched.member.report = {"busy": 0}
+    watched.worker.report = {"busy": 0}
     assert [pause_after(16.0), pause_after(1.0)] == [2.5, 2.5]
     add(watched.storage)
     assert pause_after(1.0) == 1.0
 
 
 def test_without_any_worker_it_looks_every_second(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("packhorse.foreman.lookout.boot_time", lambda: watched.lookout._busy_at + 60.0)
-    watched.lookout._crew.members = ()
+    monkeypatch.setattr("packhorse.foreman.poller.boot_time", lambda: watched.poller._busy_at + 60.0)
+    watched.poller._workers.members = ()
 
-    assert watched.lookout.step() == 1.0
+    assert watched.poller.step() == 1.0
 
 
 def test_jobs_in_line_wake_the_workers_that_have_room(watched: Watched) -> None:
@@ -117,7 +115,7 @@ def test_jobs_in_line_wake_the_workers_that_have_room(watched: Watched) -> None:
 
     watched.backlog.step()
 
-    watched.crew.wake_idle.assert_called_once()
+    watched.workers.wake_idle.assert_called_once()
 
 
 def test_a_stop_is_handed_on_with_every_look_until_the_job_has_ended(watched: Watched) -> None:
@@ -140,14 +138,14 @@ def test_the_backlog_is_read_while_jobs_are_in_line_and_nothing_waits_when_none_
     job = add(watched.storage)
     assert watched.woken() == {"backlog"}
     watched.backlog.step()
-    assert watched.backlog.need == Need(backlog=1)
+    assert watched.backlog.demand == Demand(backlog=1)
     assert watched.woken() == {"backlog"}
 
     watched.storage.abort([job.id])
     watched.rings.reset_mock()
 
     assert watched.woken() == set()
-    assert watched.backlog.need == Need()
+    assert watched.backlog.demand == Demand()
     watched.rings.assert_called_once()  # there may be fewer workers now
 
 
@@ -155,12 +153,12 @@ def test_while_the_storage_is_away_nobody_knows_what_waits(watched: Watched, mon
     with monkeypatch.context() as away:
         away.setattr(watched.storage, "outlook", Mock(side_effect=StorageUnavailable("gone")))
         with pytest.raises(StorageUnavailable):
-            watched.lookout.step()
-    assert watched.backlog.need is None
+            watched.poller.step()
+    assert watched.backlog.demand is None
 
-    watched.lookout.step()
+    watched.poller.step()
 
-    assert watched.backlog.need == Need()
+    assert watched.backlog.demand == Demand()
 
 
 def test_an_order_is_read_when_it_is_there(watched: Watched) -> None:
@@ -200,16 +198,16 @@ def test_a_foreman_that_joins_again_has_its_orders_looked_for_by_the_new_id(watc
 def test_the_chores_hear_of_it(watched: Watched) -> None:
     add(watched.storage, delay=SECOND)
 
-    watched.lookout.step()
+    watched.poller.step()
 
-    assert watched.timetable.heed.call_args.args[0].due_in == SECOND
+    assert watched.chore_runner.on_poll.call_args.args[0].due_in == SECOND
 
 
 def test_that_the_storage_was_moved_is_told_in_the_log_and_again_every_ten_minutes(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     seconds = [1_000.0]
-    monkeypatch.setattr("packhorse.foreman.lookout.boot_time", lambda: seconds[0])
+    monkeypatch.setattr("packhorse.foreman.poller.boot_time", lambda: seconds[0])
     caplog.set_level(logging.WARNING, "packhorse")
     watched = Watched()
 
@@ -217,7 +215,7 @@ def test_that_the_storage_was_moved_is_told_in_the_log_and_again_every_ten_minut
         caplog.clear()
         for _ in range(round(minutes * 60)):
             seconds[0] += 1.0
-            watched.lookout.step()
+            watched.poller.step()
         return caplog.messages
 
     assert told_within(2) == []
@@ -231,13 +229,13 @@ def test_that_the_storage_was_moved_is_told_in_the_log_and_again_every_ten_minut
 
 
 def test_the_crew_is_told_the_order_of_queues_when_it_changes(watched: Watched) -> None:
-    told = watched.crew.tell
+    told = watched.workers.broadcast
 
-    watched.lookout.step()
-    watched.lookout.step()
+    watched.poller.step()
+    watched.poller.step()
     watched.storage.announce([], order="created")
-    watched.lookout.step()
-    watched.lookout.step()
+    watched.poller.step()
+    watched.poller.step()
 
     assert [call.args[0] for call in told.mock_calls if call.args[0]["do"] == "order"] == [
         {"do": "order", "order": "turns"},

@@ -25,7 +25,7 @@ class _Beat(NamedTuple):
     storage: float  # by the storage's clock, somewhere between the two
 
 
-class Steady:
+class RescueGuard:
     """What is remembered of the last beats. One thread tells it; any thread may ask."""
 
     def __init__(self, lease: float, heartbeat: float) -> None:
@@ -46,14 +46,14 @@ class Steady:
         """Something happened after which nothing is certain: this process was itself struck off."""
         self._beats = ()
 
-    def is_steady(self, at: float) -> bool:
+    def may_rescue(self, at: float) -> bool:
         """May this process rescue, at this moment of its own clock?"""
         beats = self._beats
         if not beats or at - beats[-1].received > self._gap:
             return False
         return beats[-1].received - self._known_since(beats[0]) >= self._lease
 
-    def goes_on(self, sent: float, received: float, storage: float) -> bool:
+    def agrees(self, sent: float, received: float, storage: float) -> bool:
         """Has the storage's clock gone as ours since the last beat? Asked just before a rescue: a step of the clock
         makes everybody look silent long before the next beat tells of it."""
         beats = self._beats

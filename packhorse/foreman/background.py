@@ -1,4 +1,4 @@
-"""A duty: one thing that a foreman does again and again in a thread of its own, so that its main loop never waits.
+"""A loop: one thing that a foreman does again and again in a thread of its own, so that its main loop never waits.
 
 A step that fails is tried again with growing, jittered waits. The log says so, again every minute, and when it works
 again.
@@ -22,7 +22,7 @@ _TELL_AGAIN = 60.0
 """Seconds after which a step that still fails is told of again."""
 
 
-class Duty:
+class BackgroundLoop:
     """Calls `step` until stopped; it answers in how many seconds it wants to be called again, None: when woken."""
 
     def __init__(self, name: str, step: Callable[[], float | None], *, longest_retry: float = 5.0) -> None:
@@ -64,7 +64,7 @@ class Duty:
     def _try(self) -> float | None:
         try:
             pause = self._step()
-        except Exception as error:  # noqa: BLE001 - a duty outlives whatever its step runs into
+        except Exception as error:  # noqa: BLE001 - a loop outlives whatever its step runs into
             self._failures += 1
             self._tell(error)
             longest = min(self._longest_retry, _FIRST_RETRY * 2.0 ** min(self._failures, 20))
@@ -87,6 +87,6 @@ class Duty:
         if self._is_away:
             log.warning("the storage is not available, trying again (%s): %s", self.name, error)
             return
-        # One of our own errors says in a sentence what is wrong; of any other we need the place.
+        # One of our own errors says in a sentence what is wrong; of any other we demand the place.
         trace = None if isinstance(error, PackhorseError) else error
         log.warning("%s failed and will be tried again: %s", self.name, error, exc_info=trace)

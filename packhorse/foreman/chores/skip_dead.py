@@ -33,7 +33,7 @@ class _Walk(NamedTuple):
     cursor: str | None = None
 
 
-class DropDead:
+class SkipDead:
     """Jobs that are persistent, or that a subscriber still waits for, stay. So that these are not read every minute, a
     walk ends where the last one began, but for one in an hour."""
 

@@ -9,78 +9,13 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 log = logging.getLogger("packhorse")
 
 _PROC = Path("/proc")
-_CGROUPS = Path("/sys/fs/cgroup")
-
-
-def why_it_ended(pid: int, code: int, memory: str | None = None) -> str:
-    """A sentence for people; `code` is negative for a signal, `memory` is what `MemoryWatch` says.
-
-    >>> why_it_ended(4711, -9, "out of memory")
-    'worker 4711 was killed by SIGKILL (out of memory)'
-    """
-    if code >= 0:
-        return f"worker {pid} exited with code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    return f"worker {pid} was killed by {name}" + (f" ({memory})" if memory and -code == signal.SIGKILL else "")
-
-
-class MemoryWatch:
-    """Looks at the kernel's count of processes that it killed for lack of memory, once a second or so.
-
-    The count of our own control group is certain; that of the whole machine only makes it likely.
-    """
-
-    def __init__(self, sources: Iterable[tuple[Path, str]] | None = None) -> None:
-        usable = [(path, told) for path, told in sources or _sources() if _kills(path) is not None]
-        self._path: Path | None
-        self._path, self._told = usable[0] if usable else (None, "")
-        self._counts: deque[int] = deque(maxlen=3)
-        self.look()
-
-    def look(self) -> None:
-        """Remember the count. The last few are kept: the kernel counts before the worker is seen to be gone."""
-        if self._path is not None:
-            self._counts.append(_kills(self._path) or 0)
-
-    def verdict(self) -> str | None:
-        """What to say of a worker that was just killed; None: nothing speaks for a lack of memory."""
-        if self._path is None or (_kills(self._path) or 0) <= self._counts[0]:
-            return None
-        self._counts.append(_kills(self._path) or 0)
-        return self._told
-
-
-def _sources() -> Iterator[tuple[Path, str]]:
-    """Files that hold the count, the surest first: of our own group (new and old kind), then of the machine."""
-    with suppress(OSError):
-        for line in (_PROC / "self/cgroup").read_text().splitlines():
-            _, controllers, group = line.split(":", 2)
-            if controllers == "":
-                yield _CGROUPS / group.lstrip("/") / "memory.events", "out of memory"
-            elif "memory" in controllers.split(","):
-                yield _CGROUPS / "memory" / group.lstrip("/") / "memory.oom_control", "out of memory"
-    yield _CGROUPS / "memory.events", "out of memory"
-    yield _PROC / "vmstat", "out of memory?"
-
-
-def _kills(path: Path) -> int | None:
-    with suppress(OSError):
-        for line in path.read_text().splitlines():
-            name, _, number = line.partition(" ")
-            if name == "oom_kill":
-                return int(number)
-    return None
 
 
 # --- processes ------------------------------------------------------------------------------------------------------

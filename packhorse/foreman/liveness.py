@@ -1,4 +1,4 @@
-"""The pulse: how a foreman proves that it is alive. Its record in the storage, a URL or command that it calls every
+"""The liveness: how a foreman proves that it is alive. Its record in the storage, a URL or command that it calls every
 minute, systemd's watchdog, and a line a minute in the log.
 
 The call is a dead man's switch: it is made only while all is well, so whoever waits for it learns of any trouble.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import shlex
 import socket
 import subprocess
@@ -22,15 +21,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from packhorse.core.errors import BadValue, PackhorseError, StorageUnavailable
-from packhorse.core.event import Subject
-from packhorse.foreman.duty import Duty
-from packhorse.storage.contract import Storage
-from packhorse.storage.records import START, WorkerInfo
+from packhorse.core.errors import BadValue
+from packhorse.foreman.background import BackgroundLoop
 
 log = logging.getLogger("packhorse")
-FIGURES = logging.getLogger("packhorse.figures")
-"""Who is told once a minute how the crew is."""
+STATUS_LOG = logging.getLogger("packhorse.figures")
+"""Who is told once a minute how the workers is."""
 
 _CALL_EVERY = 60.0
 _CALL_LIMIT = 5.0
@@ -39,52 +35,7 @@ _LINE_EVERY = 60.0
 Report = Callable[[], dict[str, Any]]
 
 
-class Record:
-    """The foreman's own record in the storage."""
-
-    def __init__(self, storage: Storage, info: Mapping[str, Any], host: str | None = None) -> None:
-        self._storage = storage
-        self._info = dict(info)
-        self._host = host or socket.gethostname()
-        self.id = secrets.token_urlsafe(16)
-        self.is_joined = False
-        self.is_first = True
-        self._has_waited = False  # for a storage that was away
-
-    def join(self) -> None:
-        """Make it known."""
-        self._storage.join(
-            WorkerInfo(
-                self.id,
-                subject=Subject.FOREMAN,
-                host=self._host,
-                pid=os.getpid(),
-                info={**self._info, START: self.id},  # which is new for every process
-            )
-        )
-        self.is_joined, self.is_first = True, False
-
-    def may_wait(self, error: PackhorseError) -> bool:
-        """May joining be tried again after this error? At the start only if waiting may help: a wrong path or password
-        is told at once. Who was there before, or has waited already, waits on: a server that has just come up may not
-        have its databases and users yet."""
-        may_wait = isinstance(error, StorageUnavailable) and (error.may_pass or not self.is_first or self._has_waited)
-        self._has_waited = may_wait
-        return may_wait
-
-    def renew(self) -> None:
-        """It was struck off, and an id is never used twice: join again under a new one."""
-        self.id = secrets.token_urlsafe(16)
-        self.is_joined = False
-
-    def leave(self, why: str) -> None:
-        """An ordered end."""
-        if self.is_joined:
-            self.is_joined = False
-            self._storage.leave(self.id, why=why)
-
-
-class Callee(msgspec.Struct, frozen=True):
+class CheckInTarget(msgspec.Struct, frozen=True):
     """Who is called every minute: a URL, a command, both or nobody. Raises BadValue for a URL that cannot be called."""
 
     url: str | None = None
@@ -95,18 +46,18 @@ class Callee(msgspec.Struct, frozen=True):
             raise BadValue(f"the check-in URL must begin with http:// or https://, not {self.url!r}")
 
 
-NOBODY = Callee()
+NO_CHECK_IN = CheckInTarget()
 
 
-class Calls:
+class CheckInCaller:
     """Calls somebody every minute, while `is_well` says so. `status` tells how the last call went."""
 
-    def __init__(self, callee: Callee, is_well: Callable[[], bool]) -> None:
-        self._url = callee.url
-        self._command = shlex.split(callee.command) if callee.command else []
+    def __init__(self, check_in_target: CheckInTarget, is_well: Callable[[], bool]) -> None:
+        self._url = check_in_target.url
+        self._command = shlex.split(check_in_target.command) if check_in_target.command else []
         self._is_well = is_well
         self.status = "off" if not (self._url or self._command) else "not yet called"
-        self.duty = Duty("the check-in", self.step)
+        self.loop = BackgroundLoop("the check-in", self.step)
 
     def step(self) -> float | None:
         """Call once."""
@@ -172,11 +123,13 @@ def _own_pid() -> tuple[str, str]:
     return "", str(os.getpid())
 
 
-class Pulse:
+class Liveness:
     """All signs of life but the record, driven by the foreman's loop."""
 
-    def __init__(self, report: Report, is_well: Callable[[], bool], callee: Callee = NOBODY) -> None:
-        self.calls = Calls(callee, is_well)
+    def __init__(
+        self, report: Report, is_well: Callable[[], bool], check_in_target: CheckInTarget = NO_CHECK_IN
+    ) -> None:
+        self.calls = CheckInCaller(check_in_target, is_well)
         self.systemd = Systemd()
         self._report = report
         self._line_at = time.monotonic() + _LINE_EVERY
@@ -189,18 +142,18 @@ class Pulse:
         if now >= self._line_at:
             self._line_at = now + _LINE_EVERY
             report = self._report()
-            FIGURES.info("%s", _line(report, self._last))
+            STATUS_LOG.info("%s", _line(report, self._last))
             self._last = report
 
     def ready(self) -> None:
-        """The crew is at work."""
+        """The workers is at work."""
         if not self._is_ready:
             self._is_ready = True
-            self.calls.duty.start()
+            self.calls.loop.start()
             self.systemd.tell("READY=1", "STATUS=at work")
 
     def stopping(self) -> None:
-        self.calls.duty.stop()
+        self.calls.loop.stop()
         self.systemd.tell("STOPPING=1", "STATUS=finishing what runs")
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.foreman.death import MemoryWatch, is_alive, kill_session, reap, why_it_ended
+from packhorse.foreman.process_tree import is_alive, kill_session, reap
+from packhorse.foreman.processes import MemoryWatch, why_it_ended
 from tests.children import until
 
 WITH_A_CHILD = """
