@@ -39,7 +39,7 @@ from packhorse.monitor.served_queues import matches_patterns, parse_queue_patter
 from packhorse.monitor.text import count_text
 from packhorse.storage import open_storage
 from packhorse.storage.transfer import closed
-from packhorse.worker.log_format import LOG_FORMATS, formatter_of
+from packhorse.worker.logging import LOG_FORMATS, formatter_of
 from packhorse.worker.resident import can_be_known
 
 log = logging.getLogger("packhorse")

@@ -37,10 +37,10 @@ from packhorse.foreman.rescue_guard import RescueGuard
 from packhorse.monitor.stacks import STACKS_TOLD_FOR
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import LEASE_S, TELLS_RESULTS, AbortRequest
-from packhorse.worker.assignment import Assignment, Limits
+from packhorse.worker.config import WorkerConfig, WorkerLimits
 from packhorse.worker.ipc import Message
 from packhorse.worker.process import WorkerProcess
-from packhorse.worker.shared_status import Board
+from packhorse.worker.shared_status import SharedStatus
 from packhorse.worker.spool import Spool
 
 log = logging.getLogger("packhorse")
@@ -112,7 +112,7 @@ class EmbeddedPool:
             if asked is None or asked[0] is not worker:  # the one that was asked may have been replaced
                 asked = worker, worker.tell_when_empty()
             if asked[1].wait(_LOOK_FOR_END):
-                if not any(each.desk.seats for each in self._beats.workers if each is not worker):
+                if not any(each.loop.held_jobs for each in self._beats.workers if each is not worker):
                     return
                 asked = None  # what still runs elsewhere may bring more
                 self._is_stopping.wait(_LOOK_FOR_END)
@@ -156,14 +156,14 @@ class EmbeddedPool:
     def _work(self) -> bool:
         """One worker, until it ends. True: it has made way for the next."""
         settings = self._settings
-        limits = Limits(
+        limits = WorkerLimits(
             stop_grace=settings.stop_grace / SECOND,
             abort_grace=settings.abort_grace / SECOND,
             lease=settings.lease / SECOND,
         )
         owner = secrets.token_urlsafe(16)
         left = self._spool.path_of(owner)
-        assignment = Assignment(
+        config = WorkerConfig(
             owner,
             foreman=self._beats.record.id,
             concurrency=self._concurrency,
@@ -177,8 +177,8 @@ class EmbeddedPool:
         worker = WorkerProcess(
             self._app,
             self._storage,
-            assignment,
-            board=board,
+            config,
+            shared_status=board,
             say=partial(self._beats.hear, owner),
             # The program's own loggers are not ours to make louder.
             log_level=logging.getLogger().getEffectiveLevel(),
@@ -210,7 +210,7 @@ class EmbeddedPool:
         except Exception:
             log.exception("a worker of the pool that had made way has ended")
         finally:
-            self._end_for(worker.assignment.owner)
+            self._end_for(worker.config.owner)
 
     def _end_for(self, owner: str) -> None:
         self._beats.end_for(owner)
@@ -237,9 +237,9 @@ class EmbeddedPool:
         self._orders.on_poll(outlook, foreman)
         worker = self._worker
         if worker is not None:
-            worker.desk.follow(outlook.order)
+            worker.loop.follow(outlook.order)
         if outlook.queued and worker is not None:
-            worker.desk.look_now()  # the storage may have told nobody
+            worker.loop.look_now()  # the storage may have told nobody
         if outlook.stops:
             self._beats.hand_on(self._storage.abort_requests(self._beats.owners))
         self._beats.note_time(sent, boot_time(), outlook.now)
@@ -279,7 +279,7 @@ class EmbeddedPool:
 class _Member:
     """A worker, and what is known of it."""
 
-    def __init__(self, worker: WorkerProcess, board: Board) -> None:
+    def __init__(self, worker: WorkerProcess, board: SharedStatus) -> None:
         self.worker = worker
         self.board = board
         self.is_online = False  # the storage knows it, and so it is to be beaten for
@@ -334,9 +334,9 @@ class _Beats:
     def workers(self) -> list[WorkerProcess]:
         return [member.worker for member in self._members.copy().values()]
 
-    def begin_for(self, worker: WorkerProcess, board: Board) -> None:
+    def begin_for(self, worker: WorkerProcess, board: SharedStatus) -> None:
         """This worker begins; it is beaten for as soon as the storage knows it."""
-        self._members[worker.assignment.owner] = _Member(worker, board)
+        self._members[worker.config.owner] = _Member(worker, board)
 
     def end_for(self, owner: str) -> None:
         """This worker has ended."""
@@ -400,7 +400,7 @@ class _Beats:
         members = self._members.copy()
         for stop in stops:
             if (member := members.get(stop.token.owner)) is not None:
-                member.worker.desk.stop_job(stop.token.job_id, stop.token.fence, stop.reason)
+                member.worker.loop.stop_job(stop.token.job_id, stop.token.fence, stop.reason)
 
     def note_followed(self, order: int | None) -> None:
         """This was the latest order that was followed; whoever gave it waits for a heartbeat that says so."""
@@ -434,12 +434,12 @@ class _Beats:
         }
 
 
-def _board_of(slots: int) -> Board:
+def _board_of(slots: int) -> SharedStatus:
     """A board that is only in memory: nobody else will look at it, and nothing is left behind."""
     descriptor, name = tempfile.mkstemp(prefix="packhorse-pool-")
     os.close(descriptor)
     path = Path(name)
     try:
-        return Board.create(path, slots)
+        return SharedStatus.create(path, slots)
     finally:
         path.unlink(missing_ok=True)

@@ -32,7 +32,7 @@ from packhorse.foreman.scaling import WorkerLoad
 from packhorse.foreman.status_directory import BOARD, make_directory
 from packhorse.foreman.worker_handle import Serving, WorkerHandle
 from packhorse.worker.ipc import CONDEMNED, Channel, Message
-from packhorse.worker.shared_status import Board
+from packhorse.worker.shared_status import SharedStatus
 from packhorse.worker.spool import Spool
 
 log = logging.getLogger("packhorse")
@@ -136,7 +136,7 @@ class WorkerGroup:
         """Start a worker under a new id. Raises OSError when the system has no room for it."""
         owner = secrets.token_urlsafe(16)
         slots = 1 if is_extra else self._launch.concurrency
-        board = Board.create(make_directory() / BOARD, slots)
+        board = SharedStatus.create(make_directory() / BOARD, slots)
         ours, theirs = Channel.pair()
         try:
             process = self._spawn(owner, foreman, board, theirs, slots, is_extra)
@@ -155,7 +155,7 @@ class WorkerGroup:
         return worker
 
     def _spawn(
-        self, owner: str, foreman: str, board: Board, channel: Channel, slots: int, is_extra: bool
+        self, owner: str, foreman: str, board: SharedStatus, channel: Channel, slots: int, is_extra: bool
     ) -> subprocess.Popen[bytes]:
         # What writes to a terminal that is being closed fails; so only we do.
         in_terminal = os.isatty(1)
@@ -163,7 +163,7 @@ class WorkerGroup:
         has_secret = mask_url(self._launch.url) != self._launch.url
         own = {
             "--id": owner,
-            "--board": board.path,
+            "--shared-status": board.path,
             "--channel": channel.fileno(),
             "--foreman": foreman,
             "--parent": os.getpid(),
@@ -404,7 +404,7 @@ class WorkerGroup:
         _hide(worker.board)
 
 
-def _hide(board: Board) -> None:
+def _hide(board: SharedStatus) -> None:
     """Take its name away. Whoever has it open keeps it; nothing is left behind, however foreman and worker end."""
     with suppress(OSError):
         board.path.unlink(missing_ok=True)

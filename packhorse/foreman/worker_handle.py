@@ -19,7 +19,7 @@ from packhorse.monitor.served_queues import SERVES
 from packhorse.monitor.stacks import MOST_STACKS, STACKS_TOLD_FOR, Stack, limit_stacks
 from packhorse.storage.records import AbortRequest
 from packhorse.worker.ipc import Channel, Message
-from packhorse.worker.shared_status import Board
+from packhorse.worker.shared_status import SharedStatus
 
 _LINES = 20
 _MOST_TOLD = 100
@@ -61,7 +61,9 @@ class Serving(NamedTuple):
 class WorkerHandle:
     """A worker of the workers. The main thread changes it; others read, send, and beat."""
 
-    def __init__(self, id: str, process: subprocess.Popen[bytes], channel: Channel, board: Board, is_extra: bool):
+    def __init__(
+        self, id: str, process: subprocess.Popen[bytes], channel: Channel, board: SharedStatus, is_extra: bool
+    ):
         self.id = id
         self.process = process
         self.channel = channel

@@ -45,15 +45,15 @@ from packhorse.monitor.text import span_text
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.records import Filter, WorkerInfo
 from packhorse.worker import attempt
+from packhorse.worker.admission import UNKNOWN_WAIT
 from packhorse.worker.capture import capture_logging
-from packhorse.worker.ending import of_told
 from packhorse.worker.finisher import Finisher
+from packhorse.worker.held_job import HeldJob, WorkerStop
+from packhorse.worker.job_log_writer import JobLogWriter
 from packhorse.worker.middleware import Chain, compose
-from packhorse.worker.reception import UNKNOWN_WAIT
+from packhorse.worker.outcomes import of_told
+from packhorse.worker.queues import ServedQueues
 from packhorse.worker.results import Ended, HandlerCall, ResultHandlers
-from packhorse.worker.scribe import Scribe
-from packhorse.worker.seat import Seat, WorkerStop
-from packhorse.worker.served import Served
 
 T = TypeVar("T")
 
@@ -85,7 +85,7 @@ class Rehearsal:
         self.app = app
         self._clock = shown
         self._storage = app.storage
-        self._scribe = Scribe(self._storage, app.settings.keep_log_lines)
+        self._log_writer = JobLogWriter(self._storage, app.settings.keep_log_lines)
         self._handlers = _HandlersHere(app)
         self._chores: list[Chore] = [
             Promote(self._storage),
@@ -182,7 +182,7 @@ class Rehearsal:
 
     def _queues(self, only: str | None) -> dict[str, int]:
         """The queues that a worker of the app would serve, with their weights, or the only one that is meant."""
-        served = Served(self.app.registry)
+        served = ServedQueues(self.app.registry)
         served.look_into(self._storage.tallies())
         if only is None:
             return served.queues
@@ -228,14 +228,14 @@ class Rehearsal:
     def _attempt(self, job: Job, task: RegisteredTask, raised: list[BaseException]) -> Outcome:
         """As an executor, the finisher and the desk do it, one after the other; errors are noted in `raised`."""
         chain, is_async = compose(task, self.app.middlewares, loop=None)
-        seat = _SeatHere(job, task, _noting(chain, is_async, raised), is_async, self._storage)
-        self._scribe.mark([seat])
+        held = _HeldHere(job, task, _noting(chain, is_async, raised), is_async, self._storage)
+        self._log_writer.mark([held])
         with capture_logging():
-            told = _call(seat, self.app.settings.result_limit)
+            told = _call(held, self.app.settings.result_limit)
         finisher = Finisher(ring=lambda: None, code_version=self.app.settings.code_version)
-        finisher.put(seat, told)
+        finisher.put(held, told)
         ((_, outcome),) = finisher.take_now(1)
-        self._scribe.write_down([seat])
+        self._log_writer.write_down([held])
         (verdict,) = self._storage.finish([outcome])
         if verdict is not Verdict.STALE:
             self._handlers.put(job, outcome)
@@ -335,8 +335,8 @@ def _told(task: str, args: Mapping[str, Any], delay: Duration | None) -> str:
 # --- one attempt, in this thread ----------------------------------------------------------------------------------
 
 
-class _SeatHere(Seat):
-    """A seat whose job learns at once that it should stop; in a worker it takes the foreman to say so."""
+class _HeldHere(HeldJob):
+    """A held job whose job learns at once that it should stop; in a worker it takes the foreman to say so."""
 
     __slots__ = ("_storage",)
 
@@ -378,13 +378,13 @@ class _HandlersHere(ResultHandlers):
         return errors
 
 
-def _call(seat: Seat, result_limit: int) -> Outcome:
-    if not seat.is_async:
-        return attempt.run(seat.job, seat.task, seat.chain, seat, result_limit)
+def _call(held: HeldJob, result_limit: int) -> Outcome:
+    if not held.is_async:
+        return attempt.run(held.job, held.task, held.chain, held, result_limit)
     try:
-        return asyncio.run(attempt.arun(seat.job, seat.task, seat.chain, seat, result_limit))
+        return asyncio.run(attempt.arun(held.job, held.task, held.chain, held, result_limit))
     except asyncio.CancelledError as error:
-        return of_told(seat) or attempt.failed_with(seat.job, seat.task, error, seat.ran)
+        return of_told(held) or attempt.failed_with(held.job, held.task, error, held.ran)
 
 
 def _noting(chain: Chain, is_async: bool, raised: list[BaseException]) -> Chain:

@@ -22,16 +22,17 @@ from packhorse.core.errors import PackhorseError
 from packhorse.core.settings import Settings
 from packhorse.core.task import RegisteredTask
 from packhorse.storage import Storage, open_storage
-from packhorse.worker import child, telling
-from packhorse.worker.assignment import Assignment, Limits
-from packhorse.worker.floor import is_isolated
+from packhorse.worker import activity_log
+from packhorse.worker.config import WorkerConfig, WorkerLimits
+from packhorse.worker.executors import child
+from packhorse.worker.executors.fork_server import ForkServer
+from packhorse.worker.executors.pool import is_isolated
 from packhorse.worker.ipc import Channel
-from packhorse.worker.log_format import LOG_FORMATS, formatter_of
+from packhorse.worker.logging import LOG_FORMATS, formatter_of
 from packhorse.worker.middleware import Chain, compose, is_async
-from packhorse.worker.nursery import Nursery
 from packhorse.worker.process import WorkerProcess
 from packhorse.worker.processes import die_with_parent
-from packhorse.worker.shared_status import Board
+from packhorse.worker.shared_status import SharedStatus
 from packhorse.worker.stacks import dump_stacks
 
 log = logging.getLogger("packhorse.worker")
@@ -46,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     _log_to_stderr(options.log_level.upper(), options.log_format)
     if options.flush_lines and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
-    telling.hear(options.tell_jobs or options.log_level.lower() == "debug")
+    activity_log.hear(options.tell_jobs or options.log_level.lower() == "debug")
     os.environ["PACKHORSE_WORKER"] = options.id  # `app.run()` in the user's module does nothing here
     try:
         app = _load(options)
@@ -75,11 +76,11 @@ def _load(options: argparse.Namespace) -> Packhorse:
 
 def _work(app: Packhorse, storage: Storage, options: argparse.Namespace) -> int:
     """Run jobs until told to stop; answers the exit code."""
-    nursery = _nursery(app, options)  # before the first thread: see nursery.py
+    fork_server = _fork_server(app, options)  # before the first thread: see fork server.py
     channel = Channel.from_fd(options.channel)
-    board = Board(Path(options.board)) if options.board else None
-    assignment = _assignment(options, app.settings)
-    worker = WorkerProcess(app, storage, assignment, board=board, nursery=nursery, say=channel.send)
+    shared_status = SharedStatus(Path(options.shared_status)) if options.shared_status else None
+    config = _config(options, app.settings)
+    worker = WorkerProcess(app, storage, config, shared_status=shared_status, fork_server=fork_server, say=channel.send)
     _take_signals(worker)
     threading.Thread(target=_listen, args=(channel, worker), name="packhorse-channel", daemon=True).start()
     try:
@@ -123,8 +124,8 @@ def _log_to_stderr(level: str, kind: str) -> None:
     logging.basicConfig(level=level, handlers=[handler])
 
 
-def _nursery(app: Packhorse, options: argparse.Namespace) -> Nursery | None:
-    """A nursery if any task may need one: jobs may bring time limits of their own, so any plain function may."""
+def _fork_server(app: Packhorse, options: argparse.Namespace) -> ForkServer | None:
+    """A fork server if any task may need one: jobs may bring time limits of their own, so any plain function may."""
     limit = app.settings.result_limit
     if not any(is_isolated(task) or not is_async(task.function) for task in app.registry):
         return None
@@ -141,11 +142,11 @@ def _nursery(app: Packhorse, options: argparse.Namespace) -> Nursery | None:
         child.serve(end, find, limit)
 
     # Only the worker speaks to the foreman: with its channel open elsewhere, its death would not be noticed there.
-    return Nursery.start(serve, not_for_children=[options.channel])
+    return ForkServer.start(serve, not_for_children=[options.channel])
 
 
-def _assignment(options: argparse.Namespace, settings: Settings) -> Assignment:
-    limits = Limits(
+def _config(options: argparse.Namespace, settings: Settings) -> WorkerConfig:
+    limits = WorkerLimits(
         max_jobs=options.max_jobs,
         max_rss=options.max_rss,
         max_jobs_per_child=options.max_jobs_per_child,
@@ -153,7 +154,7 @@ def _assignment(options: argparse.Namespace, settings: Settings) -> Assignment:
         abort_grace=settings.abort_grace / 1e6,
         lease=settings.lease / 1e6,
     )
-    return Assignment(
+    return WorkerConfig(
         options.id,
         foreman=options.foreman,
         concurrency=options.concurrency,
@@ -171,7 +172,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--id", default=secrets.token_urlsafe(16))
     parser.add_argument("--foreman")
     parser.add_argument("--parent", type=int, help="the foreman's process id")
-    parser.add_argument("--board")
+    parser.add_argument("--shared-status")
     parser.add_argument("--spool", help="the file for outcomes that cannot be delivered")
     parser.add_argument("--channel", type=int)
     parser.add_argument("--concurrency", type=int, default=10)

@@ -1,4 +1,5 @@
-"""How long the jobs of each task take, as this worker has seen it. The desk asks, before it seats jobs: short ones run
+"""How long the jobs of each task take, as this worker has seen it. The loop asks, before it held jobs jobs: short
+ones run
 one after the other, long ones are marked as running before they run."""
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ SMOOTHING = 0.02
 """How much the latest job counts in the mean of its task."""
 
 
-class Durations:
+class TaskDurations:
     """Of the jobs that ended here, in seconds."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The fetcher: decides how many jobs to ask for, and how long to sleep when there are none. Pure; the desk asks it.
+"""The fetcher: decides how many jobs to ask for, and how long to sleep when there are none. Pure; the loop asks it.
 
 A worker takes what its free slots can begin, plus a small buffer: as many as the slots will begin within 50 ms at the
 pace of late. So short jobs come in large batches, and slow ones are never hoarded while another worker is free.

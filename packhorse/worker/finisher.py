@@ -1,8 +1,8 @@
-"""The finisher: gathers outcomes until the desk writes them down, and keeps them while the storage is away.
+"""The finisher: gathers outcomes until the loop writes them down, and keeps them while the storage is away.
 
-Executors put outcomes in from their own threads. The desk is rung at once when it pays: the job was a long one, nobody
+Executors put outcomes in from their own threads. The loop is rung at once when it pays: the job was a long one, nobody
 else is about to end, or many have gathered; otherwise it comes by within milliseconds and takes them all. While the
-worker stops, the desk is rung for every outcome: a second signal may kill the worker at any moment.
+worker stops, the loop is rung for every outcome: a second signal may kill the worker at any moment.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from packhorse.core.outcome import Completed, Failed, Halted, Outcome, Stopped
-from packhorse.worker.ending import of_ended
-from packhorse.worker.seat import Seat
-from packhorse.worker.shared_status import Board
+from packhorse.worker.held_job import HeldJob
+from packhorse.worker.outcomes import of_ended
+from packhorse.worker.shared_status import SharedStatus
 
 LONG_RUN = 10_000
 """Microseconds. Whoever ran longer than this is written down at once."""
@@ -30,41 +30,41 @@ class Finisher:
     """Outcomes on their way to the storage."""
 
     def __init__(
-        self, ring: Callable[[], None], code_version: str | None = None, *, board: Board | None = None
+        self, ring: Callable[[], None], code_version: str | None = None, *, shared_status: SharedStatus | None = None
     ) -> None:
         self.ring = ring
         self._code_version = code_version
-        self._board = board
-        self._waiting: deque[tuple[Seat, Outcome]] = deque()
-        self._taken: list[tuple[Seat, Outcome]] = []  # by the desk, which has no answer of the storage yet
+        self._shared_status = shared_status
+        self._waiting: deque[tuple[HeldJob, Outcome]] = deque()
+        self._taken: list[tuple[HeldJob, Outcome]] = []  # by the loop, which has no answer of the storage yet
         self._taken_at = 0.0
         self._is_urgent = False
         self._first_at = 0.0
-        self.in_hand = 0  # jobs that the worker holds; the desk says how many
-        self.enough = 1  # so many outcomes are worth a write; the desk says
+        self.in_hand = 0  # jobs that the worker holds; the loop says how many
+        self.enough = 1  # so many outcomes are worth a write; the loop says
         self.is_stopping = False  # outcomes do not wait for others; the worker says
-        self.lost = 0  # outcomes that the storage takes in no form; the desk says
+        self.lost = 0  # outcomes that the storage takes in no form; the loop says
 
-    def put(self, seat: Seat, outcome: Outcome) -> None:
+    def put(self, held: HeldJob, outcome: Outcome) -> None:
         """An attempt has ended. Whoever comes second, after a timeout or an abort was written down, is too late."""
-        if not seat.settle():
-            seat.has_returned = True
+        if not held.settle():
+            held.has_returned = True
             return
-        if self._board is not None and seat.place is not None:
-            self._board.end(seat.place)
-        if seat.saw_stop:
-            outcome = of_ended(seat, outcome)
+        if self._shared_status is not None and held.place is not None:
+            self._shared_status.end(held.place)
+        if held.saw_stop:
+            outcome = of_ended(held, outcome)
         if type(outcome) is not Completed:
             outcome = self._signed(outcome)
             if type(outcome) is Failed:
-                seat.log(outcome.failure.summary(), "error")
+                held.log(outcome.failure.summary(), "error")
         if not self._waiting:
             self._first_at = time.monotonic()
             self._is_urgent = False  # somebody may have rung for what had been taken already
-        self._waiting.append((seat, outcome))
+        self._waiting.append((held, outcome))
         gathered = len(self._waiting)
         is_urgent = gathered >= self.enough or gathered >= self.in_hand or outcome.ran >= LONG_RUN or self.is_stopping
-        if is_urgent and not self._is_urgent:  # rung once, the desk comes
+        if is_urgent and not self._is_urgent:  # rung once, the loop comes
             self._is_urgent = True
             self.ring()
 
@@ -87,23 +87,23 @@ class Finisher:
             return 0.0
         return max(0.0, self._first_at + LONGEST_WAIT - time.monotonic())
 
-    def take(self, most: int) -> list[tuple[Seat, Outcome]]:
+    def take(self, most: int) -> list[tuple[HeldJob, Outcome]]:
         """What has gathered, the oldest first, if it is due."""
         if self.due_in() != 0.0:
             return []
         self._is_urgent = False  # before anything is taken: who comes too late to be taken now must ring again
         return self.take_now(most)
 
-    def take_now(self, most: int) -> list[tuple[Seat, Outcome]]:
+    def take_now(self, most: int) -> list[tuple[HeldJob, Outcome]]:
         """What has gathered, due or not."""
-        taken: list[tuple[Seat, Outcome]] = []
+        taken: list[tuple[HeldJob, Outcome]] = []
         self._taken, self._taken_at = taken, time.monotonic()  # first: nobody must find an outcome in neither
         while self._waiting and len(taken) < most:
             taken.append(self._waiting[0])
             self._waiting.popleft()
         return taken
 
-    def give_back(self, outcomes: list[tuple[Seat, Outcome]]) -> None:
+    def give_back(self, outcomes: list[tuple[HeldJob, Outcome]]) -> None:
         """The storage was away; they keep their place."""
         self._waiting.extendleft(reversed(outcomes))
         self._taken = []
@@ -113,13 +113,13 @@ class Finisher:
         self._taken = []
 
     def unanswered_for(self) -> float:
-        """Seconds since outcomes were taken for which the storage has not answered yet, or for which the desk has not
+        """Seconds since outcomes were taken for which the storage has not answered yet, or for which the loop has not
         come to those that have gathered, as it does while another of its calls takes long; 0: there are none."""
         if self._taken:
             return time.monotonic() - self._taken_at
         return time.monotonic() - max(self._first_at, self._taken_at) if self._waiting else 0.0
 
-    def unwritten(self) -> list[tuple[Seat, Outcome]]:
+    def unwritten(self) -> list[tuple[HeldJob, Outcome]]:
         """What was taken and has no answer yet, and what has gathered. One may be there twice. It stays."""
         waiting = list(self._waiting)  # first: what is taken meanwhile is found among those that were taken
         return [*self._taken, *waiting]

@@ -1,4 +1,4 @@
-"""The interpreter's lock, which all threads of a process share: how soon one has to give it up to another. The desk
+"""The interpreter's lock, which all threads of a process share: how soon one has to give it up to another. The loop
 says when that matters."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 
 HASTY = 0.000_7
-"""Seconds. The desk takes the lock a few times in each round trip to the storage, and a thread that runs short jobs one
+"""Seconds. The loop takes the lock a few times in each round trip to the storage, and a thread that runs short jobs one
 after the other would make it wait for milliseconds each time. Much less is worse: the two would do nothing but hand the
 lock to and fro, and drain a quarter fewer jobs."""
 

@@ -1,6 +1,7 @@
 """Portions: what jobs have said, written a part at a time where a storage does not take all of it at once.
 
-The scribe writes through here. A server, or a proxy before it, may refuse what is too long for it: then half of it is
+The log writer writes through here. A server, or a proxy before it, may refuse what is too long for it: then half of
+it is
 tried, and so on. What is refused all by itself gives way to a notice, so that it harms nobody else.
 """
 

@@ -1,8 +1,8 @@
 """The worker process: puts the parts together, and ends in order.
 
-    storage ⇄ desk → floor (threads, event loop, children) → attempt → finisher → desk
+    storage ⇄ loop → executor pool (threads, event loop, children) → attempt → finisher → loop
 
-The desk runs in the main thread, where signals arrive; the foreman's messages come in on a thread of their own.
+The loop runs in the main thread, where signals arrive; the foreman's messages come in on a thread of their own.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from packhorse.monitor.stacks import Stack, limit_stacks
 from packhorse.monitor.text import count_text
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import LEASE_S, START, WorkerInfo
-from packhorse.worker.assignment import Assignment
 from packhorse.worker.capture import capture_logging
-from packhorse.worker.desk import Desk
+from packhorse.worker.config import WorkerConfig
+from packhorse.worker.executors.fork_server import ForkServer
+from packhorse.worker.executors.pool import ExecutorPool
 from packhorse.worker.fetcher import LONGEST_WAIT
 from packhorse.worker.finisher import Finisher
-from packhorse.worker.floor import Floor
+from packhorse.worker.held_job import HeldJob
 from packhorse.worker.ipc import CONDEMNED, Message
-from packhorse.worker.nap import Nap
-from packhorse.worker.nursery import Nursery
-from packhorse.worker.report import Report
+from packhorse.worker.job_log_writer import JobLogWriter
+from packhorse.worker.loop import WorkerLoop
 from packhorse.worker.results import ResultHandlers
-from packhorse.worker.scribe import Scribe
-from packhorse.worker.seat import Seat
-from packhorse.worker.shared_status import Board
+from packhorse.worker.shared_status import SharedStatus
 from packhorse.worker.spool import SpoolFile
+from packhorse.worker.spooler import OutcomeSpooler
 from packhorse.worker.stacks import coroutine_text, dump_stacks, thread_stacks, title_of
-from packhorse.worker.undelivered import Undelivered
+from packhorse.worker.stats import WorkerStats
+from packhorse.worker.wakeup import Wakeup
 
 log = logging.getLogger("packhorse.worker")
 
@@ -56,7 +56,7 @@ HAND_BACK = 0.5
 """Seconds at least for handing back what still runs, and for the outcomes of what ends in that moment."""
 
 
-class _WhenEmpty:
+class _EmptyRequest:
     """Somebody wants to know when nothing is left to run."""
 
     def __init__(self) -> None:
@@ -72,21 +72,21 @@ class WorkerProcess:
         self,
         app: Packhorse,
         storage: Storage,
-        assignment: Assignment,
+        config: WorkerConfig,
         *,
-        board: Board | None = None,
-        nursery: Nursery | None = None,
+        shared_status: SharedStatus | None = None,
+        fork_server: ForkServer | None = None,
         say: Callable[[Message], object] = lambda message: None,
         log_level: int = logging.INFO,
     ) -> None:
         self.app = app
-        self.assignment = assignment
-        self._owner = assignment.owner
-        self._limits = assignment.limits
+        self.config = config
+        self._owner = config.owner
+        self._limits = config.limits
         self._storage = storage
         self._say = say
         self._log_level = log_level
-        self._asked_when_empty: deque[_WhenEmpty] = deque()
+        self._asked_when_empty: deque[_EmptyRequest] = deque()
         self._drain_until: float | None = None
         self._condemned: str | None = None
         self._condemned_at = 0.0
@@ -96,16 +96,18 @@ class WorkerProcess:
         self._quits = self._drains = False
         self._found_nothing = False  # in a burst: that is why it ends
         self._handlers = ResultHandlers(app)
-        nap = Nap(storage)
-        finisher = Finisher(nap.ring, app.settings.code_version, board=board)
-        self.floor = Floor(app, assignment, finisher, self._condemn, board=board, nursery=nursery)
-        scribe = Scribe(storage, app.settings.keep_log_lines)
+        wakeup = Wakeup(storage)
+        finisher = Finisher(wakeup.ring, app.settings.code_version, shared_status=shared_status)
+        self.executors = ExecutorPool(
+            app, config, finisher, self._condemn, shared_status=shared_status, fork_server=fork_server
+        )
+        log_writer = JobLogWriter(storage, app.settings.keep_log_lines)
         on_stored = self._handlers.put if app.has_result_handlers else None
-        spool = SpoolFile(Path(assignment.spool)) if assignment.spool is not None else None
-        self._undelivered = Undelivered(spool, finisher)
-        self.desk = Desk(storage, assignment, self.floor, scribe, nap, on_stored, self._undelivered)
-        self._report = Report(
-            self.desk, assignment.concurrency, say, self._limits.max_rss, storage.measured, storage.connections
+        spool = SpoolFile(Path(config.spool)) if config.spool is not None else None
+        self._spooler = OutcomeSpooler(spool, finisher)
+        self.loop = WorkerLoop(storage, config, self.executors, log_writer, wakeup, on_stored, self._spooler)
+        self._stats = WorkerStats(
+            self.loop, config.concurrency, say, self._limits.max_rss, storage.measured, storage.connections
         )
 
     # --- life -----------------------------------------------------------------------------------------------------
@@ -125,11 +127,11 @@ class WorkerProcess:
         return self._work()
 
     def _work(self) -> int:
-        self._undelivered.start()
+        self._spooler.start()
         try:
             while not (self._is_over() or self.makes_way):
-                self.desk.turn(LONGEST_WAIT)
-                self._report.tell()
+                self.loop.turn(LONGEST_WAIT)
+                self._stats.tell()
                 self._look_at_limits()
         except WorkerNotFound:
             log.error(
@@ -155,42 +157,42 @@ class WorkerProcess:
                 return
 
     def _join(self) -> None:
-        has_foreman = self.assignment.foreman is not None and not self.assignment.is_alone  # which has said so
+        has_foreman = self.config.foreman is not None and not self.config.is_alone  # which has said so
         # First: many earlier jobs may have to be settled, and nobody beats for this worker before it is online.
         announce(self._storage, self.app.announcements(), None if has_foreman else self.app.settings.chosen_order)
-        self.desk.look_for_queues()
-        self._storage.join(self._record(self.assignment.concurrency))
-        self.desk.follow(self._storage.poll(self._owner, []).order)
+        self.loop.look_for_queues()
+        self._storage.join(self._record(self.config.concurrency))
+        self.loop.follow(self._storage.poll(self._owner, []).order)
         self.app.put_schedules()  # also those that came with the file just saved, or the version just deployed
-        served = self.floor.served
+        served_queues = self.executors.served_queues
         self._say(
             {
                 "say": "online",
                 "pid": os.getpid(),
-                "tasks": sorted(self.floor.tasks),
-                "queues": served.queues,
-                SERVES: served.told,
+                "tasks": sorted(self.executors.tasks),
+                "queues": served_queues.queues,
+                SERVES: served_queues.told,
             }
         )
 
     def _record(self, slots: int) -> WorkerInfo:
         return WorkerInfo(
             self._owner,
-            foreman=self.assignment.foreman,
+            foreman=self.config.foreman,
             host=socket.gethostname(),
             pid=os.getpid(),
-            queues=sorted(self.floor.served.own),
+            queues=sorted(self.executors.served_queues.own),
             concurrency=slots,
             info=self._about(),
         )
 
     def _about(self) -> dict[str, Any]:
         about = {
-            "tasks": sorted(self.floor.tasks),
+            "tasks": sorted(self.executors.tasks),
             "python": sys.version.split()[0],
             "version": __version__,
             LEASE_S: self._limits.lease,
-            SERVES: self.floor.served.told,
+            SERVES: self.executors.served_queues.told,
             START: self._owner,  # an id of ours is new for every process
         }
         version = self.app.settings.code_version
@@ -199,7 +201,7 @@ class WorkerProcess:
     def _is_over(self) -> bool:
         if self._quits:
             return True
-        if self._condemned is not None and not self.assignment.in_program:
+        if self._condemned is not None and not self.config.in_program:
             self._drain(self._limits.neighbours)
         elif self._drains:
             self.drain()
@@ -208,18 +210,18 @@ class WorkerProcess:
         if self._drain_until is None and self._condemned is not None:
             return self._has_ended_all()
         if self._drain_until is None:
-            self._found_nothing = self.assignment.burst and self._is_empty()
+            self._found_nothing = self.config.burst and self._is_empty()
             return self._found_nothing
-        if not self.desk.seats and not self.desk.finisher:
+        if not self.loop.held_jobs and not self.loop.finisher:
             return True
         return self._end_what_is_left(time.monotonic())
 
     def _has_ended_all(self) -> bool:
         """Of a condemned worker in a program, where nothing ends what runs on a thread: it lets all of it end. Another
         worker may begin when only runs that were given up are left, or its other jobs have had their time."""
-        self.desk.hand_all_back("its worker takes no more jobs")
-        has_jobs = bool(self.desk.seats or self.desk.finisher)
-        if not has_jobs and not self.desk.has_run_on:
+        self.loop.hand_all_back("its worker takes no more jobs")
+        has_jobs = bool(self.loop.held_jobs or self.loop.finisher)
+        if not has_jobs and not self.loop.has_run_on:
             return True
         is_time_over = time.monotonic() >= self._condemned_at + self._limits.neighbours
         self.makes_way = not self._lingers and (is_time_over or not has_jobs)
@@ -227,14 +229,14 @@ class WorkerProcess:
 
     def _is_empty(self) -> bool:
         """For `--burst`: nothing here, and nothing in the storage that could be run now."""
-        return not self.desk.seats and self.desk.found_nothing and not self.desk.look_for_queues()
+        return not self.loop.held_jobs and self.loop.found_nothing and not self.loop.look_for_queues()
 
     def tell_when_empty(self) -> threading.Event:
         """An event that is set as soon as nothing is left to run: nothing here, and nothing in the storage that could
         be run now, as it is asked anew."""
-        asked = _WhenEmpty()
+        asked = _EmptyRequest()
         self._asked_when_empty.append(asked)
-        self.desk.nap.ring()
+        self.loop.wakeup.ring()
         return asked.event
 
     def _tell_if_empty(self) -> None:
@@ -245,39 +247,39 @@ class WorkerProcess:
                 self._asked_when_empty.remove(asked)
             elif not asked.has_looked:
                 asked.has_looked = True
-                self.desk.look_again()
+                self.loop.look_again()
 
     def _end_what_is_left(self, now: float) -> bool:
         assert self._drain_until is not None
         if now < self._drain_until:
             return False
-        if not self.floor.is_cutting_short:
+        if not self.executors.is_cutting_short:
             # The grace is over, and whoever still runs a moment later is handed back.
             self._drain_until = now + self._limits.abort_grace
-            self.floor.cut_short(list(self.desk.seats.values()))
+            self.executors.cut_short(list(self.loop.held_jobs.values()))
             return False
         return True
 
     def _close(self) -> None:
         """Write down what the jobs came to, and hand back what is left: better to run a job twice than to lose it."""
-        self.desk.hand_all_back("its worker ends")
-        self.floor.close()
+        self.loop.hand_all_back("its worker ends")
+        self.executors.close()
         until = time.monotonic() + self._limits.abort_grace
         with suppress(StorageError):
-            self.desk.write_down_the_rest(until)
+            self.loop.write_down_the_rest(until)
             self._handlers.close(timeout=max(0.0, until - time.monotonic()))
             with suppress(BadValue):  # what it has done may be too long to be told; it leaves all the same
-                self._storage.record_stat(self._owner, self._report.figures())
+                self._storage.record_stat(self._owner, self._stats.figures())
             # Last, for whoever returned until now has an outcome; result handlers may have used up all of the grace.
             until = max(until, time.monotonic() + HAND_BACK)
-            self.desk.hand_back_the_running("its worker was told to stop", until)
+            self.loop.hand_back_the_running("its worker was told to stop", until)
             self._storage.leave(self._owner, why=self._condemned or self._told_why)
-        if left := len(self.desk.finisher):
-            kept = "the next start here delivers them" if self._undelivered.keep() else "their jobs will run again"
+        if left := len(self.loop.finisher):
+            kept = "the next start here delivers them" if self._spooler.keep() else "their jobs will run again"
             log.error("%d outcomes could not be delivered: the storage is away; %s", left, kept)
-        self._undelivered.close()
-        self._tell_of_unreturned(self.desk.leave_the_running())
-        counts = {"done": self.desk.done, "failed": self.desk.failed}
+        self._spooler.close()
+        self._tell_of_unreturned(self.loop.leave_the_running())
+        counts = {"done": self.loop.done, "failed": self.loop.failed}
         why = self._condemned or "drained"
         self._say({"say": "leaving", "why": why, **counts, "found_nothing": self._found_nothing})
 
@@ -299,30 +301,30 @@ class WorkerProcess:
         until = time.monotonic() + grace
         if self._drain_until is None:
             self._drain_until = until
-            self.desk.finisher.is_stopping = True
+            self.loop.finisher.is_stopping = True
             self.quiet()
-            self.floor.ask_to_stop()
-            self.desk.hand_all_back("its worker was told to stop")
-        elif not self.floor.is_cutting_short:
+            self.executors.ask_to_stop()
+            self.loop.hand_all_back("its worker was told to stop")
+        elif not self.executors.is_cutting_short:
             # One that was told to stop, and is condemned while it waits for its jobs, waits no longer than any other.
             self._drain_until = min(self._drain_until, until)
 
     def drain_soon(self) -> None:
-        """`drain`, from a signal handler: only a mark, the desk does the rest between two steps."""
+        """`drain`, from a signal handler: only a mark, the loop does the rest between two steps."""
         self._drains = True
-        self.desk.nap.ring()
+        self.loop.wakeup.ring()
 
     def quiet(self) -> None:
         """Take no more jobs."""
-        self.desk.takes_jobs = False
-        self.desk.nap.ring()
+        self.loop.takes_jobs = False
+        self.loop.wakeup.ring()
 
     def quit(self) -> None:
         """End now; what runs is handed back."""
-        self.floor.cut_short()
+        self.executors.cut_short()
         self._quits = True
-        self.desk.takes_jobs = False
-        self.desk.nap.ring()
+        self.loop.takes_jobs = False
+        self.loop.wakeup.ring()
 
     def handle(self, message: Message) -> None:
         """A message from the foreman."""
@@ -335,15 +337,15 @@ class WorkerProcess:
             case "quiet":
                 self.quiet()
             case "stop":
-                self.desk.stop_job(message["job_id"], message["fence"], Reason(message["reason"]))
+                self.loop.stop_job(message["job_id"], message["fence"], Reason(message["reason"]))
             case "serve":
-                self.desk.serve(message["queues"])
+                self.loop.serve(message["queues"])
             case "order":
-                self.desk.follow(message["order"])
+                self.loop.follow(message["order"])
             case "ended":
                 self.tell_of_ended(message["jobs"])
             case "look":
-                self.desk.look_now()
+                self.loop.look_now()
             case "dump":
                 dump_stacks()
             case "stacks":
@@ -355,14 +357,14 @@ class WorkerProcess:
 
     def tell_stacks(self, order: int) -> None:
         """Where everything stands here. What runs in children follows, each when it answers."""
-        waiting = [(seat, coroutine_text(coroutine)) for seat, coroutine in self.floor.coroutines.coroutines()]
-        found = [*(Stack(title_of(seat), text, seat.job.id) for seat, text in waiting if text), *thread_stacks()]
+        waiting = [(held, coroutine_text(coroutine)) for held, coroutine in self.executors.coroutines.coroutines()]
+        found = [*(Stack(title_of(held), text, held.job.id) for held, text in waiting if text), *thread_stacks()]
 
-        def tell(seat: Seat, text: str) -> None:
-            child = Stack(title_of(seat), text, seat.job.id)
+        def tell(held: HeldJob, text: str) -> None:
+            child = Stack(title_of(held), text, held.job.id)
             self._say({"say": "stack", "order": order, "stack": msgspec.to_builtins(child)})
 
-        children = self.floor.children
+        children = self.executors.children
         busy = children.busy if children is not None else 0
         self._say({"say": "stacks", "order": order, "items": msgspec.to_builtins(limit_stacks(found)), "more": busy})
         if children is not None:
@@ -383,12 +385,12 @@ class WorkerProcess:
     def _look_at_limits(self) -> None:
         if self._drain_until is not None:
             return
-        if self._limits.max_jobs is not None and self.desk.done >= self._limits.max_jobs:
-            self._make_room(f"it has run {self.desk.done} jobs")
-        elif self._limits.max_rss is not None and self._report.rss > self._limits.max_rss:
-            self._make_room(f"it has grown to {self._report.rss:,} bytes")
+        if self._limits.max_jobs is not None and self.loop.done >= self._limits.max_jobs:
+            self._make_room(f"it has run {self.loop.done} jobs")
+        elif self._limits.max_rss is not None and self._stats.rss > self._limits.max_rss:
+            self._make_room(f"it has grown to {self._stats.rss:,} bytes")
 
     def _make_room(self, why: str) -> None:
         log.info("this worker makes room for a fresh one: %s", why)
-        self._say({"say": "leaving", "why": why, "done": self.desk.done})
+        self._say({"say": "leaving", "why": why, "done": self.loop.done})
         self.drain()

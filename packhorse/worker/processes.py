@@ -1,6 +1,7 @@
 """Parents and children among processes: ending with one's parent, adopting orphans, finding one's children.
 
-For foremen, workers and their nursery. What only Linux can do is left out elsewhere: there nobody hears at once of a
+For foremen, workers and their fork server. What only Linux can do is left out elsewhere: there nobody hears at once
+of a
 parent's end, and no orphans come.
 """
 

@@ -1,4 +1,4 @@
-"""Refusals: outcomes that the storage does not take together, written a part at a time, for the desk and the reception.
+"""Refusals: outcomes that the storage does not take together, written a part at a time, for the loop and the admission.
 
 A server, or a proxy before it, may refuse what is too long for it: then half of it is tried, and so on. What is refused
 all by itself is shortened. What is refused even then is given up, with an error in the log: it must not keep the others
@@ -13,7 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from packhorse.core.errors import BadValue
 from packhorse.core.outcome import Outcome, Verdict
-from packhorse.worker.ending import of_refused
+from packhorse.worker.outcomes import of_refused
 
 log = logging.getLogger("packhorse.worker")
 

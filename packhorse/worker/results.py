@@ -1,6 +1,6 @@
 """Result handlers: a worker's thread that tells users' functions about jobs that have ended.
 
-The desk puts a job in once its outcome is stored, and the foreman tells of those that ended in no worker of ours: while
+The loop puts a job in once its outcome is stored, and the foreman tells of those that ended in no worker of ours: while
 they waited, in a foreign worker, or with their own. So a handler can do no harm to a job: what it raises goes into its
 log, and the call is repeated three times with growing waits. A call that waits here is lost when the worker is killed;
 who needs more than that is a subscriber.
@@ -27,7 +27,7 @@ from packhorse.core.errors import BadValue, StorageError
 from packhorse.core.job import FINAL, Job, Token
 from packhorse.core.outcome import Failure, Outcome
 from packhorse.storage.records import LogKind, LogLine
-from packhorse.worker.log_format import about
+from packhorse.worker.logging import about
 
 WAITS = (0.1, 1.0, 10.0)
 """Seconds before each repeated call of a handler that raised."""

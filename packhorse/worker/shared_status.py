@@ -1,4 +1,4 @@
-"""The board: a small shared file by which a foreman knows what its worker was doing when it died.
+"""The shared status: a small shared file by which a foreman knows what its worker was doing when it died.
 
 The worker writes a job's id into a place just before the job begins, and nothing else does. It notes there that the job
 has ended, and clears the place when the outcome is stored. The foreman writes the time of its last accepted heartbeat;
@@ -29,7 +29,7 @@ _TEXT = _PLACE - _HEAD.size
 _FREE, _RUNS, _ENDED = 0, 1, 2
 
 
-class Begun(NamedTuple):
+class StatusEntry(NamedTuple):
     """A job that has begun: where, and how many microseconds ago. A task whose name is long is cut."""
 
     job_id: str
@@ -39,8 +39,8 @@ class Begun(NamedTuple):
     has_ended: bool
 
 
-class Board:
-    """One worker's board, seen from either side."""
+class SharedStatus:
+    """One worker's shared status, seen from either side."""
 
     def __init__(self, path: Path) -> None:
         with path.open("r+b") as file:
@@ -53,16 +53,16 @@ class Board:
         self.slots = self.places - SPARE
 
     @classmethod
-    def create(cls, path: Path, slots: int) -> Board:
-        """A new board with nothing on it, locked by this process."""
-        board = cls.__new__(cls)
+    def create(cls, path: Path, slots: int) -> SharedStatus:
+        """A new shared status with nothing on it, locked by this process."""
+        shared_status = cls.__new__(cls)
         with path.open("w+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the memory map keeps the file open, and so the lock
             file.truncate(_HEADER + (slots + SPARE) * _PLACE)
-            board._map(path, file)
-        board.beat()
-        board.note_look()
-        return board
+            shared_status._map(path, file)
+        shared_status.beat()
+        shared_status.note_look()
+        return shared_status
 
     # --- the worker's side ----------------------------------------------------------------------------------------
 
@@ -96,16 +96,16 @@ class Board:
         """The ids of those that have begun."""
         return [begun.job_id for begun in self.begun()]
 
-    def begun(self) -> list[Begun]:
+    def begun(self) -> list[StatusEntry]:
         """The jobs that have begun and whose outcome is not stored."""
         now, memory = time.monotonic(), self._memory
         starts = [start for start in range(_HEADER, len(memory), _PLACE) if memory[start] != _FREE]
-        found: list[Begun] = []
+        found: list[StatusEntry] = []
         for start in starts:
             state, length, slot, at = _HEAD.unpack_from(memory, start)
             text = memory[start + _HEAD.size : start + _HEAD.size + length].decode(errors="replace")
             job_id, _, task = text.partition("\0")
-            found.append(Begun(job_id, task, slot, max(0, round((now - at) * 1e6)), has_ended=state == _ENDED))
+            found.append(StatusEntry(job_id, task, slot, max(0, round((now - at) * 1e6)), has_ended=state == _ENDED))
         return found
 
     def look_age(self) -> float:
@@ -114,7 +114,8 @@ class Board:
         return max(0.0, (time.monotonic_ns() - at) / 1e9)
 
     def beat(self) -> None:
-        """The storage has just accepted a heartbeat. Nothing happens to a board that another thread has just closed."""
+        """The storage has just accepted a heartbeat. Nothing happens to a shared status that another thread has just
+        closed."""
         with suppress(TypeError, ValueError):  # `pack_into` raises the one, the map itself the other
             _TIME.pack_into(self._memory, _BEAT, _boot_time())
 

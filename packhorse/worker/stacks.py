@@ -16,7 +16,7 @@ from typing import Any
 
 from packhorse.monitor.stacks import Stack
 from packhorse.worker import attempt
-from packhorse.worker.seat import Seat
+from packhorse.worker.held_job import HeldJob
 
 SLOT_THREADS = "packhorse-slot-"
 _MOST_FRAMES = 40
@@ -31,9 +31,9 @@ def thread_stacks() -> list[Stack]:
     found = []
     for ident, frame in sys._current_frames().items():
         frames, name = _frames_to(frame), str(names.get(ident, ident))
-        seat = _seat_of(frames)
-        if seat is not None:
-            found.append(Stack(title_of(seat), text_of(_own(frames)), seat.job.id))
+        held = _held_job_of(frames)
+        if held is not None:
+            found.append(Stack(title_of(held), text_of(_own(frames)), held.job.id))
         elif ident != threading.get_ident() and not name.startswith(SLOT_THREADS):
             found.append(Stack(f"thread {name}", text_of(frames)))
     return sorted(found, key=lambda stack: stack.job_id is None)
@@ -58,8 +58,8 @@ def dump_stacks() -> None:
         traceback.print_stack(frame, file=sys.stderr)
 
 
-def title_of(seat: Seat) -> str:
-    return f"slot {seat.slot}: {seat.task.name}"
+def title_of(held: HeldJob) -> str:
+    return f"slot {held.slot}: {held.task.name}"
 
 
 def text_of(frames: Sequence[FrameType]) -> str:
@@ -89,10 +89,10 @@ def _frames_to(frame: FrameType | None) -> list[FrameType]:
     return frames[::-1]
 
 
-def _seat_of(frames: list[FrameType]) -> Seat | None:
+def _held_job_of(frames: list[FrameType]) -> HeldJob | None:
     """The job that these frames run, if they do."""
     lines = [frame.f_locals.get("line") for frame in frames if frame.f_code in _ATTEMPTS]
-    return next((line for line in lines if isinstance(line, Seat)), None)
+    return next((line for line in lines if isinstance(line, HeldJob)), None)
 
 
 def _own(frames: list[FrameType]) -> list[FrameType]:

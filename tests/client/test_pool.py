@@ -22,9 +22,9 @@ from packhorse import BadValue, Packhorse, SchemaTooNew, current_job
 from packhorse.client.job import JobHandle
 from packhorse.core.event import Kind, Subject
 from packhorse.foreman import embedded
-from packhorse.worker import desk, fetcher, reception
-from packhorse.worker.assignment import Limits
-from packhorse.worker.reception import Reception
+from packhorse.worker import admission, fetcher, loop
+from packhorse.worker.admission import Admission
+from packhorse.worker.config import WorkerLimits
 from packhorse.worker.unreturned import unreturned
 from tests.children import PATIENCE, ROOT, until
 from tests.storage.conftest import ADDRESSES, chosen_storages, give_back
@@ -426,7 +426,7 @@ def was_refused(app: Packhorse, job: JobHandle[Any], where: str = "worker") -> b
 
 
 def test_a_job_that_does_not_end_does_not_run_beside_itself(url: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(reception, "DOUBLE_WAIT", 100_000)
+    monkeypatch.setattr(admission, "DOUBLE_WAIT", 100_000)
     with Packhorse(url, abort_grace=0.1) as app:
         stubborn, (double, _) = Stubborn(app), shop(app)
         with app.pool(2):
@@ -465,7 +465,7 @@ def test_a_pool_with_a_job_that_does_not_end_stops_at_once(app: Packhorse):
 def test_a_job_that_runs_on_after_the_stop_does_not_begin_beside_itself_after_the_next_start(
     is_async: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(reception, "DOUBLE_WAIT", 100_000)
+    monkeypatch.setattr(admission, "DOUBLE_WAIT", 100_000)
     begun, may_end, runs = threading.Event(), threading.Event(), []
     with Packhorse(f"sqlite:///{tmp_path / 'jobs.db'}", stop_grace=0.1, abort_grace=0.1) as app:
 
@@ -497,7 +497,7 @@ def test_a_job_that_runs_on_after_the_stop_does_not_begin_beside_itself_after_th
 def test_a_job_whose_time_was_over_waits_for_its_last_run_also_after_a_stop(
     app: Packhorse, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(reception, "DOUBLE_WAIT", 100_000)
+    monkeypatch.setattr(admission, "DOUBLE_WAIT", 100_000)
     stubborn, pool = Stubborn(app), app.pool(1)
     with pool:
         job = app.enqueue("stubborn")
@@ -555,7 +555,7 @@ def test_a_job_that_runs_on_while_the_storage_is_away_is_not_forgotten(tmp_path:
 
 
 def test_a_job_beside_one_that_does_not_end_runs_once(app: Packhorse, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(embedded, "Limits", partial(Limits, neighbours=0.1))
+    monkeypatch.setattr(embedded, "WorkerLimits", partial(WorkerLimits, neighbours=0.1))
     stubborn, may_end, runs = Stubborn(app), threading.Event(), []
 
     @app.task
@@ -629,11 +629,11 @@ class Broken(Exception):
 def broken(app: Packhorse, monkeypatch: pytest.MonkeyPatch) -> JobHandle[Any]:
     """A job that its worker stumbles over."""
 
-    def stumble(self: Reception, jobs: Any) -> Any:
+    def stumble(self: Admission, jobs: Any) -> Any:
         raise Broken("of the worker's own")
 
     job = shop(app)[0].enqueue(1)
-    monkeypatch.setattr(Reception, "seats_for", stumble)
+    monkeypatch.setattr(Admission, "admit", stumble)
     return job
 
 
@@ -695,7 +695,7 @@ def test_a_pool_tells_handlers_of_jobs_that_ended_in_no_worker_also_while_it_did
 
 
 def test_a_pool_that_is_never_idle_serves_such_a_queue_too(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk, "LOOK_ALONE", 0.1)
+    monkeypatch.setattr(loop, "LOOK_ALONE", 0.1)
     monkeypatch.setattr(fetcher, "LOOK_AHEAD", 0.0)  # it takes one job at a time, and always finds one
     with Packhorse(url) as app:
         seen: list[str] = []

@@ -24,7 +24,7 @@ from packhorse.core.outcome import Failed
 from packhorse.monitor.serializers import job_fields
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.records import Filter, WorkerInfo
-from packhorse.worker.assignment import Assignment
+from packhorse.worker.config import WorkerConfig
 from packhorse.worker.process import WorkerProcess
 from tests.children import until
 from tests.storage.conftest import ADDRESSES, chosen_storages, give_back
@@ -49,7 +49,7 @@ def app_with(storage: Storage, **options: Any) -> Packhorse:
 
 def work(app: Packhorse) -> None:
     """Run what is there."""
-    WorkerProcess(app, app.storage, Assignment("ann", concurrency=1, burst=True)).run()
+    WorkerProcess(app, app.storage, WorkerConfig("ann", concurrency=1, burst=True)).run()
 
 
 def count_calls(storage: Storage, name: str, monkeypatch: pytest.MonkeyPatch, most: int | None = None) -> list[str]:

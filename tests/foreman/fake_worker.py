@@ -27,11 +27,11 @@ from packhorse.core.outcome import Completed, Stopped
 from packhorse.storage import open_storage
 from packhorse.storage.records import Filter, WorkerInfo
 from packhorse.worker.ipc import Channel
-from packhorse.worker.shared_status import Board
+from packhorse.worker.shared_status import SharedStatus
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--mode", default="obedient")  # broken, stubborn, spent, frozen
-for name in ("--id", "--board", "--foreman", "--url"):
+for name in ("--id", "--shared-status", "--foreman", "--url"):
     parser.add_argument(name)
 for name in ("--channel", "--parent", "--concurrency", "--max-jobs"):
     parser.add_argument(name, type=int)
@@ -44,7 +44,7 @@ QUEUES = {"work": 1}
 class FakeWorker:
     def __init__(self) -> None:
         self.storage = open_storage(options.url)
-        self.board = Board(Path(options.board))
+        self.board = SharedStatus(Path(options.shared_status))
         self.channel = Channel.from_fd(options.channel)
         self.held: dict[str, tuple[int, Job]] = {}
         self.takes_jobs = True

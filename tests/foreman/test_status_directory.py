@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from packhorse.foreman.status_directory import BOARD, make_directory, remove_leftovers
-from packhorse.worker.shared_status import Board
+from packhorse.worker.shared_status import SharedStatus
 from tests.children import Parent, forked
 
 
@@ -27,7 +27,7 @@ def leave_behind(directory: Path) -> None:
     """Have a foreman make a board there, and be killed."""
 
     def work(parent: Parent) -> None:
-        board = Board.create(directory / BOARD, 2)
+        board = SharedStatus.create(directory / BOARD, 2)
         parent.say("made")
         parent.wait_for_nod()
         board.close()

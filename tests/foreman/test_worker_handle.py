@@ -14,13 +14,13 @@ from packhorse.core.outcome import Overrun
 from packhorse.foreman.processes import WorkerGroup
 from packhorse.foreman.worker_handle import STUCK, WorkerHandle
 from packhorse.monitor.stacks import MOST_TEXT
-from packhorse.worker.shared_status import Board
+from packhorse.worker.shared_status import SharedStatus
 
 
 @pytest.fixture
 def worker(tmp_path: Path) -> WorkerHandle:
     unused = cast(Any, None)  # nothing here speaks to the process
-    return WorkerHandle("ann", unused, unused, Board.create(tmp_path / "board", 2), is_extra=False)
+    return WorkerHandle("ann", unused, unused, SharedStatus.create(tmp_path / "board", 2), is_extra=False)
 
 
 def says(order: int, more: int) -> dict[str, Any]:

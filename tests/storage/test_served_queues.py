@@ -12,7 +12,7 @@ from packhorse.client.app import Packhorse
 from packhorse.core.job import COMPLETED, SCHEDULED, NewJob, State
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.records import WorkerInfo
-from packhorse.worker.assignment import Assignment
+from packhorse.worker.config import WorkerConfig
 from packhorse.worker.process import WorkerProcess
 from tests.children import PATIENCE, until
 from tests.storage.conftest import ADDRESSES, chosen_storages, give_back
@@ -33,7 +33,7 @@ class Crew:
         return app
 
     def start(self, app: Packhorse, owner: str = "ann", **options: object) -> threading.Thread:
-        worker = WorkerProcess(app, self.storage, Assignment(owner, concurrency=2, **options))
+        worker = WorkerProcess(app, self.storage, WorkerConfig(owner, concurrency=2, **options))
         thread = threading.Thread(target=worker.run, daemon=True)
         self._running.append((worker, thread))
         thread.start()
@@ -180,13 +180,13 @@ def test_by_age_the_oldest_goes_first_whatever_its_queue(crew: Crew) -> None:
     app.enqueue("note", {"number": 99}, queue="paused")
     crew.storage.pause("paused")
 
-    worker = WorkerProcess(app, crew.storage, Assignment("ann", concurrency=1, burst=True))
+    worker = WorkerProcess(app, crew.storage, WorkerConfig("ann", concurrency=1, burst=True))
     worker.run()
     assert crew.ran == [6, 0, 1, 2, 3, 4, 5, 7]
 
     crew.storage.resume("paused")  # after a restart, and with others that came in meanwhile
     app.enqueue("note", {"number": 100}, queue="a")
-    WorkerProcess(app, crew.storage, Assignment("bob", concurrency=1, burst=True)).run()
+    WorkerProcess(app, crew.storage, WorkerConfig("bob", concurrency=1, burst=True)).run()
     assert crew.ran[-2:] == [99, 100]
 
 
@@ -195,10 +195,10 @@ def test_the_order_that_one_program_sets_is_that_of_all_workers(crew: Crew) -> N
     for app in (setting, plain):
         app.register("note", lambda number: crew.ran.append(number))
 
-    WorkerProcess(setting, crew.storage, Assignment("ann", concurrency=1, burst=True)).run()
+    WorkerProcess(setting, crew.storage, WorkerConfig("ann", concurrency=1, burst=True)).run()
     for number, queue in enumerate("aaab"):
         plain.enqueue("note", {"number": number}, queue=queue)
-    WorkerProcess(plain, crew.storage, Assignment("bob", concurrency=1, burst=True)).run()
+    WorkerProcess(plain, crew.storage, WorkerConfig("bob", concurrency=1, burst=True)).run()
 
     assert crew.ran == [0, 1, 2, 3]
     assert crew.storage.poll("", []).order == "created"
@@ -207,7 +207,7 @@ def test_the_order_that_one_program_sets_is_that_of_all_workers(crew: Crew) -> N
 def test_a_worker_follows_the_order_that_its_foreman_tells(crew: Crew) -> None:
     app = Packhorse(crew.storage)
     app.register("note", lambda number: crew.ran.append(number))
-    worker = WorkerProcess(app, crew.storage, Assignment("ann", concurrency=1))
+    worker = WorkerProcess(app, crew.storage, WorkerConfig("ann", concurrency=1))
     for number, queue in enumerate("aaab"):
         app.enqueue("note", {"number": number}, queue=queue)
 

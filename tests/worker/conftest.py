@@ -1,4 +1,4 @@
-"""A worker inside the test's own process, without children: the test turns its desk, or lets it run in a thread.
+"""A worker inside the test's own process, without children: the test turns its loop, or lets it run in a thread.
 
 Waiting is for a condition, with a deadline; tasks wait for events that the test sets.
 """
@@ -22,8 +22,8 @@ from packhorse.core.job import Job, State
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter, WorkerInfo
-from packhorse.worker import desk as desk_module
-from packhorse.worker.assignment import Assignment, Limits
+from packhorse.worker import loop as loop_module
+from packhorse.worker.config import WorkerConfig, WorkerLimits
 from packhorse.worker.process import WorkerProcess
 from tests.children import PATIENCE
 
@@ -78,10 +78,10 @@ class Works:
 
     def open(self, concurrency: int = 4, *, join: bool = True, **options: Any) -> WorkerProcess:
         """A worker that is turned by hand."""
-        owner, board = options.pop("owner", "ann"), options.pop("board", None)
-        limits = Limits(**{**PATIENT, **options.pop("limits", {})})
-        assignment = Assignment(owner, concurrency=concurrency, limits=limits, **options)
-        self.worker = WorkerProcess(self.app, self.shaky, assignment, board=board, say=self.said.append)
+        owner, shared_status = options.pop("owner", "ann"), options.pop("shared_status", None)
+        limits = WorkerLimits(**{**PATIENT, **options.pop("limits", {})})
+        config = WorkerConfig(owner, concurrency=concurrency, limits=limits, **options)
+        self.worker = WorkerProcess(self.app, self.shaky, config, shared_status=shared_status, say=self.said.append)
         self.opened.append(self.worker)
         if join:
             self.storage.join(WorkerInfo(owner))
@@ -102,14 +102,14 @@ class Works:
         return self.codes[-1]
 
     def until(self, condition: Callable[[], object], what: str = "it did not come to pass") -> None:
-        """Turn the desk until the condition holds; only look, if the worker runs by itself."""
+        """Turn the loop until the condition holds; only look, if the worker runs by itself."""
         deadline = time.monotonic() + DEADLINE
         while not condition():
             assert time.monotonic() < deadline, what
             if self.threads:
                 time.sleep(0.002)
             else:
-                self.worker.desk.turn(0.01)
+                self.worker.loop.turn(0.01)
 
     def finish(self, *jobs: JobHandle[Any]) -> list[Job]:
         """Turn until these jobs have ended; answers them as they are stored."""
@@ -125,9 +125,9 @@ class Works:
         return self.job(job).state
 
     def has_begun(self, job: JobHandle[Any]) -> bool:
-        """Does it run here? The storage says that a job is reserved a moment before the desk knows of it."""
-        seat = self.worker.desk.seats.get(job.id)
-        return seat is not None and seat.began_at is not None
+        """Does it run here? The storage says that a job is reserved a moment before the loop knows of it."""
+        held = self.worker.loop.held_jobs.get(job.id)
+        return held is not None and held.began_at is not None
 
     def kinds(self, job: JobHandle[Any]) -> list[Kind]:
         return [event.kind for event in self.storage.events(EventFilter(job_id=job.id))]
@@ -137,12 +137,12 @@ class Works:
 
     def fill_buffer(self) -> None:
         """Let the worker believe that its jobs are very short, so that it takes many at once."""
-        self.worker.desk._fetcher.note([1])
+        self.worker.loop._fetcher.note([1])
 
     def close(self) -> None:
         for worker in self.opened:
             worker.quit()
-            for executor in (worker.floor.threads, worker.floor.coroutines):
+            for executor in (worker.executors.threads, worker.executors.coroutines):
                 with suppress(RuntimeError):  # its loop was closed before
                     executor.close()
         for thread in self.threads:
@@ -158,8 +158,8 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]
 
 @pytest.fixture
 def works(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Works]:
-    monkeypatch.setattr(desk_module, "HOARD_LIMIT", DEADLINE)  # nothing is handed back because the machine is slow
-    monkeypatch.setattr(desk_module, "LOOKS", 1_000_000)
+    monkeypatch.setattr(loop_module, "HOARD_LIMIT", DEADLINE)  # nothing is handed back because the machine is slow
+    monkeypatch.setattr(loop_module, "LOOKS", 1_000_000)
     with Packhorse(storage) as app:
         works = Works(app, storage)
         yield works
@@ -176,6 +176,6 @@ def gate() -> Iterator[threading.Event]:
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A desk that visits its seats all the time."""
-    monkeypatch.setattr(desk_module, "VISIT", 0.005)
-    monkeypatch.setattr(desk_module, "MARK_AFTER", 0.01)
+    """A loop that visits its held jobs all the time."""
+    monkeypatch.setattr(loop_module, "VISIT", 0.005)
+    monkeypatch.setattr(loop_module, "MARK_AFTER", 0.01)

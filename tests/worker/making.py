@@ -1,4 +1,4 @@
-"""What the worker's tests build upon: jobs, tasks and seats without a storage, and a line that remembers."""
+"""What the worker's tests build upon: jobs, tasks and held jobs without a storage, and a line that remembers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 from packhorse.core.job import RESERVED, Job
 from packhorse.core.task import RegisteredTask, Registry, TaskOptions
+from packhorse.worker.held_job import HeldJob, WorkerStop
 from packhorse.worker.middleware import Chain, compose
-from packhorse.worker.seat import Seat, WorkerStop
 
 RESULT_LIMIT = 1 << 20
 
@@ -41,16 +41,16 @@ def chain_of(task: RegisteredTask, middleware: Sequence[Callable[..., Any]] = ()
     return compose(task, middleware, loop=None)[0]
 
 
-def a_seat(
+def a_held_job(
     job: Job | None = None,
     task: RegisteredTask | None = None,
     *,
     worker_stop: WorkerStop | None = None,
     now: float = 0.0,
-) -> Seat:
+) -> HeldJob:
     task = task or task_of(lambda: None, "send")
     chain, is_async = compose(task, (), loop=None)
-    return Seat(job or a_job(), task, chain, is_async, worker_stop or WorkerStop(), now)
+    return HeldJob(job or a_job(), task, chain, is_async, worker_stop or WorkerStop(), now)
 
 
 def throw_into(thread: threading.Thread, error: type[BaseException]) -> None:

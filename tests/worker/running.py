@@ -1,4 +1,4 @@
-"""A worker in a process of its own, as a foreman would have it: a channel, a board, and orders."""
+"""A worker in a process of its own, as a foreman would have it: a channel, a shared status, and orders."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from packhorse.core.job import FINAL, Job, State
 from packhorse.storage import open_storage
 from packhorse.storage.records import EventFilter
 from packhorse.worker.ipc import Channel
-from packhorse.worker.shared_status import Board
+from packhorse.worker.shared_status import SharedStatus
 from tests.children import PATIENCE, ROOT, until
 
 OWNER = "ann"
 _SLOW = {"PACKHORSE_ABORT_GRACE": "10m", "PACKHORSE_LEASE": "10m"}
-"""The machine may be: nobody beats for the worker but once, when its board is made."""
+"""The machine may be: nobody beats for the worker but once, when its shared status is made."""
 
 
 class Running:
@@ -33,7 +33,7 @@ class Running:
         self.url = f"sqlite:///{directory / 'jobs.db'}"
         self.storage = open_storage(self.url)
         self.app = Packhorse(self.storage)
-        self.board = Board.create(directory / "board", 10)
+        self.shared_status = SharedStatus.create(directory / "shared status", 10)
         self.said: list[dict[str, Any]] = []
         self._target, self._options, self.env = target, options, env
         self.process: subprocess.Popen[str]
@@ -42,7 +42,16 @@ class Running:
 
     def start(self) -> Running:
         self.channel, theirs = Channel.pair()
-        words = ["--url", self.url, "--id", OWNER, "--channel", theirs.fileno(), "--board", self.board.path]
+        words = [
+            "--url",
+            self.url,
+            "--id",
+            OWNER,
+            "--channel",
+            theirs.fileno(),
+            "--shared-status",
+            self.shared_status.path,
+        ]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "packhorse.worker", self._target, *map(str, words), *map(str, self._options)],
             stdout=subprocess.PIPE,
@@ -117,7 +126,7 @@ class Running:
             self.process.communicate(timeout=PATIENCE)
             self.channel.socket.shutdown(2)
             self.channel.close()
-        self.board.close()
+        self.shared_status.close()
 
 
 def file(path: Path) -> Path:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from packhorse.core.clock import SECOND
-from packhorse.worker.durations import Durations
+from packhorse.worker.durations import TaskDurations
 
 MS = SECOND // 1_000
 
 
 def test_jobs_of_a_task_that_has_not_run_yet_are_neither_short_nor_long():
-    durations = Durations()
+    durations = TaskDurations()
 
     assert not durations.are_short("mail")
     assert not durations.are_long("mail")
 
 
 def test_each_task_is_judged_by_its_own_jobs():
-    durations = Durations()
+    durations = TaskDurations()
 
     durations.note("mail", 10)
     durations.note("film", SECOND)
@@ -26,7 +26,7 @@ def test_each_task_is_judged_by_its_own_jobs():
 
 
 def test_one_slow_job_among_short_ones_does_not_make_them_less_short():
-    durations = Durations()
+    durations = TaskDurations()
     for _ in range(100):
         durations.note("mail", 10)
 
@@ -36,7 +36,7 @@ def test_one_slow_job_among_short_ones_does_not_make_them_less_short():
 
 
 def test_jobs_that_have_become_slower_are_not_short_for_long():
-    durations = Durations()
+    durations = TaskDurations()
     durations.note("mail", 10)
 
     for _ in range(20):
@@ -46,7 +46,7 @@ def test_jobs_that_have_become_slower_are_not_short_for_long():
 
 
 def test_the_latest_job_says_whether_the_next_one_may_be_long():
-    durations = Durations()
+    durations = TaskDurations()
     durations.note("film", SECOND)
 
     durations.note("film", MS)

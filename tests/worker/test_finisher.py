@@ -13,12 +13,12 @@ from packhorse.core.job import Reason
 from packhorse.core.outcome import Completed, Failed, Failure, Halted, Outcome, Snoozed, Stopped
 from packhorse.storage.records import LogKind
 from packhorse.worker.finisher import LONG_RUN, LONGEST_WAIT, MOST_KEPT, Finisher
-from packhorse.worker.seat import Seat, WorkerStop
-from tests.worker.making import a_job, a_seat, task_of
+from packhorse.worker.held_job import HeldJob, WorkerStop
+from tests.worker.making import a_held_job, a_job, task_of
 
 
 class Bell:
-    """A desk that counts how often it was rung."""
+    """A loop that counts how often it was rung."""
 
     def __init__(self) -> None:
         self.rings = 0
@@ -40,11 +40,11 @@ def finisher(bell: Bell) -> Finisher:
     return finisher
 
 
-def completed(seat: Seat, ran: int = 0) -> Completed:
-    return Completed(seat.job.token, "null", ran)
+def completed(held: HeldJob, ran: int = 0) -> Completed:
+    return Completed(held.job.token, "null", ran)
 
 
-def outcomes(taken: list[tuple[Seat, Outcome]]) -> list[Outcome]:
+def outcomes(taken: list[tuple[HeldJob, Outcome]]) -> list[Outcome]:
     return [outcome for _, outcome in taken]
 
 
@@ -59,22 +59,22 @@ def test_nothing_is_never_due(finisher: Finisher):
 def test_a_short_job_waits_for_others_but_not_for_long(finisher: Finisher, bell: Bell, monkeypatch: Any):
     now = 1_000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    seat = a_seat()
+    held = a_held_job()
 
-    finisher.put(seat, completed(seat))
+    finisher.put(held, completed(held))
 
     assert bell.rings == 0
     assert finisher.due_in() == pytest.approx(LONGEST_WAIT)
     assert finisher.take(10) == []
     now += LONGEST_WAIT
     assert finisher.due_in() == 0.0
-    assert outcomes(finisher.take(10)) == [completed(seat)]
+    assert outcomes(finisher.take(10)) == [completed(held)]
 
 
 def test_a_long_job_is_written_down_at_once(finisher: Finisher, bell: Bell):
-    seat = a_seat()
+    held = a_held_job()
 
-    finisher.put(seat, completed(seat, ran=LONG_RUN))
+    finisher.put(held, completed(held, ran=LONG_RUN))
 
     assert bell.rings == 1
     assert finisher.due_in() == 0.0
@@ -82,7 +82,7 @@ def test_a_long_job_is_written_down_at_once(finisher: Finisher, bell: Bell):
 
 
 def test_while_its_worker_stops_nothing_waits_for_others(finisher: Finisher, bell: Bell):
-    before, after = a_seat(), a_seat()
+    before, after = a_held_job(), a_held_job()
     finisher.put(before, completed(before))
 
     finisher.is_stopping = True
@@ -96,12 +96,12 @@ def test_while_its_worker_stops_nothing_waits_for_others(finisher: Finisher, bel
 
 def test_so_many_are_enough(finisher: Finisher, bell: Bell):
     finisher.enough = 3
-    seats = [a_seat() for _ in range(3)]
+    held_jobs = [a_held_job() for _ in range(3)]
 
-    for seat in seats[:2]:
-        finisher.put(seat, completed(seat))
+    for held in held_jobs[:2]:
+        finisher.put(held, completed(held))
     before = bell.rings
-    finisher.put(seats[2], completed(seats[2]))
+    finisher.put(held_jobs[2], completed(held_jobs[2]))
 
     assert (before, bell.rings) == (0, 1)
     assert finisher.due_in() == 0.0
@@ -109,20 +109,20 @@ def test_so_many_are_enough(finisher: Finisher, bell: Bell):
 
 def test_the_desk_is_rung_once_until_it_comes(finisher: Finisher, bell: Bell):
     finisher.enough = 1
-    seats = [a_seat() for _ in range(3)]
+    held_jobs = [a_held_job() for _ in range(3)]
 
-    for seat in seats[:2]:
-        finisher.put(seat, completed(seat))
+    for held in held_jobs[:2]:
+        finisher.put(held, completed(held))
     before = bell.rings
     finisher.take(10)
-    finisher.put(seats[2], completed(seats[2]))
+    finisher.put(held_jobs[2], completed(held_jobs[2]))
 
     assert (before, bell.rings) == (1, 2)
 
 
 def test_a_ring_for_what_was_taken_already_costs_the_next_one_nothing(finisher: Finisher, bell: Bell):
     finisher.enough = 1
-    one, two = a_seat(), a_seat()
+    one, two = a_held_job(), a_held_job()
     finisher.put(one, completed(one))
     finisher.take_now(10)
 
@@ -134,9 +134,9 @@ def test_a_ring_for_what_was_taken_already_costs_the_next_one_nothing(finisher: 
 
 def test_when_nobody_else_is_about_to_end_nobody_is_waited_for(finisher: Finisher, bell: Bell):
     finisher.in_hand = 1
-    seat = a_seat()
+    held = a_held_job()
 
-    finisher.put(seat, completed(seat))
+    finisher.put(held, completed(held))
 
     assert bell.rings == 1
     assert finisher.due_in() == 0.0
@@ -144,12 +144,12 @@ def test_when_nobody_else_is_about_to_end_nobody_is_waited_for(finisher: Finishe
 
 def test_the_oldest_are_taken_first_and_no_more_than_asked(finisher: Finisher):
     finisher.enough = 1
-    seats = [a_seat(a_job(str(number))) for number in range(5)]
-    for seat in seats:
-        finisher.put(seat, completed(seat))
+    held_jobs = [a_held_job(a_job(str(number))) for number in range(5)]
+    for held in held_jobs:
+        finisher.put(held, completed(held))
 
-    assert [seat.job.id for seat, _ in finisher.take(3)] == ["0", "1", "2"]
-    assert [seat.job.id for seat, _ in finisher.take_now(3)] == ["3", "4"]
+    assert [held.job.id for held, _ in finisher.take(3)] == ["0", "1", "2"]
+    assert [held.job.id for held, _ in finisher.take_now(3)] == ["3", "4"]
     assert len(finisher) == 0
 
 
@@ -157,107 +157,107 @@ def test_the_oldest_are_taken_first_and_no_more_than_asked(finisher: Finisher):
 
 
 def test_what_could_not_be_written_keeps_its_place(finisher: Finisher):
-    seats = [a_seat(a_job(str(number))) for number in range(4)]
-    for seat in seats[:3]:
-        finisher.put(seat, completed(seat))
+    held_jobs = [a_held_job(a_job(str(number))) for number in range(4)]
+    for held in held_jobs[:3]:
+        finisher.put(held, completed(held))
     taken = finisher.take_now(2)
-    finisher.put(seats[3], completed(seats[3]))
+    finisher.put(held_jobs[3], completed(held_jobs[3]))
 
     finisher.give_back(taken)
 
-    assert [seat.job.id for seat, _ in finisher.take_now(10)] == ["0", "1", "2", "3"]
+    assert [held.job.id for held, _ in finisher.take_now(10)] == ["0", "1", "2", "3"]
 
 
 def test_it_is_full_at_a_thousand(finisher: Finisher):
     for number in range(MOST_KEPT):
         assert not finisher.is_full
-        seat = a_seat(a_job(str(number)))
-        finisher.put(seat, completed(seat))
+        held = a_held_job(a_job(str(number)))
+        finisher.put(held, completed(held))
 
     assert finisher.is_full
 
 
 def test_an_outcome_that_comes_late_is_dropped(finisher: Finisher):
-    seat = a_seat()
+    held = a_held_job()
 
-    finisher.put(seat, Stopped(seat.job.token))
-    finisher.put(seat, completed(seat))
+    finisher.put(held, Stopped(held.job.token))
+    finisher.put(held, completed(held))
 
-    assert outcomes(finisher.take_now(10)) == [Stopped(seat.job.token)]
+    assert outcomes(finisher.take_now(10)) == [Stopped(held.job.token)]
 
 
 def test_an_error_becomes_a_line_of_the_log(finisher: Finisher):
-    seat = a_seat()
+    held = a_held_job()
 
-    finisher.put(seat, Failed(seat.job.token, Failure("ValueError", "no such address")))
+    finisher.put(held, Failed(held.job.token, Failure("ValueError", "no such address")))
 
-    (line,) = seat.words.take_lines()
+    (line,) = held.job_log.take_lines()
     assert (line.kind, line.message) == (LogKind.ERROR, "ValueError: no such address")
 
 
 # --- jobs that were told to stop ------------------------------------------------------------------------------------
 
 
-def stopping(reason: Reason | None = None, *, sees: bool = True, **job: Any) -> Seat:
+def stopping(reason: Reason | None = None, *, sees: bool = True, **job: Any) -> HeldJob:
     """A running job that was told to stop, by an operator or, without a reason, by its worker."""
     worker_stop = WorkerStop()
     worker_stop.is_wanted = worker_stop.is_forced = reason is None
-    seat = a_seat(a_job(**job), task_of(lambda: None, "send", backoff=3), worker_stop=worker_stop)
-    seat.begin(0)
+    held = a_held_job(a_job(**job), task_of(lambda: None, "send", backoff=3), worker_stop=worker_stop)
+    held.begin(0)
     if reason is not None:
-        seat.stop(reason, "it took too long")
+        held.stop(reason, "it took too long")
     if sees:
-        seat.should_stop()
-    return seat
+        held.should_stop()
+    return held
 
 
-def written(finisher: Finisher, seat: Seat, outcome: Outcome) -> Outcome:
-    finisher.put(seat, outcome)
+def written(finisher: Finisher, held: HeldJob, outcome: Outcome) -> Outcome:
+    finisher.put(held, outcome)
     ((_, told),) = finisher.take_now(1)
     return told
 
 
 def test_a_job_that_saw_the_abort_and_returned_is_aborted(finisher: Finisher):
-    seat = stopping(Reason.ABORTED)
+    held = stopping(Reason.ABORTED)
 
-    outcome = written(finisher, seat, completed(seat))
+    outcome = written(finisher, held, completed(held))
 
     assert isinstance(outcome, Stopped)
     assert outcome.reason is Reason.ABORTED
 
 
 def test_a_job_that_saw_its_timeout_and_returned_has_failed_and_is_tried_again(finisher: Finisher):
-    seat = stopping(Reason.JOB_TIMEOUT)
+    held = stopping(Reason.JOB_TIMEOUT)
 
-    outcome = written(finisher, seat, completed(seat))
+    outcome = written(finisher, held, completed(held))
 
     assert isinstance(outcome, Failed)
     assert (outcome.reason, outcome.retry_in) == (Reason.JOB_TIMEOUT, 3 * SECOND)
     assert outcome.failure.summary() == "Timeout: it took too long"
-    assert [line.message for line in seat.words.take_lines()] == ["Timeout: it took too long"]
+    assert [line.message for line in held.job_log.take_lines()] == ["Timeout: it took too long"]
 
 
 def test_a_job_that_saw_its_worker_stop_and_returned_has_completed(finisher: Finisher):
-    seat = stopping()
+    held = stopping()
 
-    assert written(finisher, seat, completed(seat)) == completed(seat)
+    assert written(finisher, held, completed(held)) == completed(held)
 
 
 def test_a_job_that_saw_its_timeout_and_snoozes_has_failed(finisher: Finisher):
-    seat = stopping(Reason.JOB_TIMEOUT)
+    held = stopping(Reason.JOB_TIMEOUT)
 
-    assert isinstance(written(finisher, seat, Snoozed(seat.job.token, 0)), Failed)
+    assert isinstance(written(finisher, held, Snoozed(held.job.token, 0)), Failed)
 
 
 def test_a_job_that_completed_without_looking_has_completed(finisher: Finisher):
-    for seat in (stopping(Reason.ABORTED, sees=False), stopping(sees=False)):
-        assert written(finisher, seat, completed(seat)) == completed(seat)
+    for held in (stopping(Reason.ABORTED, sees=False), stopping(sees=False)):
+        assert written(finisher, held, completed(held)) == completed(held)
 
 
 def test_what_a_stopped_job_says_for_itself_stands(finisher: Finisher):
-    seat = stopping(Reason.ABORTED)
+    held = stopping(Reason.ABORTED)
 
-    assert written(finisher, seat, Snoozed(seat.job.token, 5)) == Snoozed(seat.job.token, 5)
+    assert written(finisher, held, Snoozed(held.job.token, 5)) == Snoozed(held.job.token, 5)
 
 
 # --- the version of the code ----------------------------------------------------------------------------------------
@@ -268,8 +268,8 @@ def test_what_did_not_go_well_tells_the_version_of_the_code():
     failure = Failure("ValueError", "no")
 
     def ended(outcome_of: Any) -> Any:
-        seat = a_seat()
-        finisher.put(seat, outcome_of(seat.job.token))
+        held = a_held_job()
+        finisher.put(held, outcome_of(held.job.token))
         ((_, outcome),) = finisher.take_now(1)
         return outcome
 
@@ -282,8 +282,8 @@ def test_what_did_not_go_well_tells_the_version_of_the_code():
 
 
 def test_a_worker_that_was_told_no_version_tells_none(finisher: Finisher):
-    seat = a_seat()
-    finisher.put(seat, Failed(seat.job.token, Failure("ValueError", "no")))
+    held = a_held_job()
+    finisher.put(held, Failed(held.job.token, Failure("ValueError", "no")))
 
     ((_, outcome),) = finisher.take_now(1)
 

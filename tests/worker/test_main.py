@@ -83,7 +83,7 @@ def test_a_burst_drains_the_storage_and_exits_with_0(worker: Running):
     assert {worker.job(job).result for job in sleeps} == {'"slept"'}
     assert 1 <= len({worker.job(job).result for job in pids}) <= 4
     assert worker.storage.workers() == []
-    assert worker.board.running() == []
+    assert worker.shared_status.running() == []
     for job in (sums[0], sleeps[0], pids[0]):
         told = worker.kinds(job)
         passed_on = {Kind.RESERVED, Kind.READDED}  # one that waited long, where the machine is slow, was handed back
@@ -116,7 +116,7 @@ def test_a_signal_lets_the_running_finish_and_hands_back_the_rest(worker: Runnin
     until(lambda: worker.app.count(state="completed") == 20, "the quick ones end")
     running = worker.enqueue("stubborn", path=str(go))
     waiting = worker.enqueue("stubborn", path=str(go))
-    until(lambda: worker.board.running() == [running.id] and worker.was_taken(waiting), "one begins, one waits")
+    until(lambda: worker.shared_status.running() == [running.id] and worker.was_taken(waiting), "one begins, one waits")
 
     worker.process.send_signal(number)
     until(lambda: worker.state(waiting) is QUEUED, "the waiting one is handed back")
@@ -133,7 +133,7 @@ def test_a_signal_lets_the_running_finish_and_hands_back_the_rest(worker: Runnin
 def test_a_second_signal_hands_everything_back_at_once(worker: Running):
     worker.start()
     job = worker.enqueue("stubborn", path=str(worker.directory / "never"))
-    until(lambda: worker.board.running() == [job.id], "it begins")
+    until(lambda: worker.shared_status.running() == [job.id], "it begins")
 
     worker.process.send_signal(signal.SIGTERM)
     worker.process.send_signal(signal.SIGINT)  # two of the same kind may arrive as one
@@ -149,7 +149,7 @@ def test_a_stubborn_job_is_aborted_and_its_worker_exits_with_70(worker: Running,
     monkeypatch.setitem(worker.env, "PACKHORSE_ABORT_GRACE", "0.5")
     worker.start()
     job = worker.enqueue("stubborn", path=str(worker.directory / "never"))
-    until(lambda: worker.board.running() == [job.id], "it begins")
+    until(lambda: worker.shared_status.running() == [job.id], "it begins")
 
     worker.abort(job)
     code, err = worker.wait()
@@ -191,14 +191,14 @@ sys.stdin.read()
 
 def test_a_worker_whose_lease_is_in_danger_takes_no_jobs(worker: Running, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(worker.env, "PACKHORSE_LEASE", "15s")
-    worker.board._memory[:8] = bytes(8)  # the last heartbeat was when the machine started
+    worker.shared_status._memory[:8] = bytes(8)  # the last heartbeat was when the machine started
     worker.start()
     until(lambda: any(one["say"] == "report" for one in worker.said), "it is online")
     job = worker.enqueue("add", a=1, b=2)
     until(lambda: sum(one["say"] == "report" for one in worker.said) >= 2, "a second has passed")
     meanwhile = worker.state(job)
 
-    until(lambda: worker.board.beat() or worker.state(job) is COMPLETED, "the job ends while a foreman beats")
+    until(lambda: worker.shared_status.beat() or worker.state(job) is COMPLETED, "the job ends while a foreman beats")
 
     assert meanwhile is QUEUED
 

@@ -20,14 +20,14 @@ from packhorse.core.event import Kind, Subject
 from packhorse.core.job import ABORTED, COMPLETED, HELD, QUEUED, RESERVED, RETRYING, RUNNING, Reason
 from packhorse.core.outcome import Outcome
 from packhorse.storage.records import EventFilter
-from packhorse.worker import process, report
+from packhorse.worker import process, stats
 from packhorse.worker.executors import coroutine as coroutine_executor
+from packhorse.worker.held_job import HeldJob
 from packhorse.worker.ipc import CONDEMNED
-from packhorse.worker.seat import Seat
-from packhorse.worker.shared_status import Board
+from packhorse.worker.shared_status import SharedStatus
 from tests.children import until
 from tests.worker.conftest import DEADLINE, Works
-from tests.worker.making import a_seat
+from tests.worker.making import a_held_job
 
 
 def said(works: Works, what: str) -> list[dict[str, Any]]:
@@ -151,7 +151,7 @@ def test_draining_lets_the_running_finish_and_hands_back_the_rest(works: Works, 
 
     works.worker.handle({"do": "drain", "why": "replaced by a fresh worker"})
     works.until(lambda: works.state(waiting) is QUEUED)
-    assert works.worker.desk.finisher.is_stopping, "an outcome does not wait for others any more"
+    assert works.worker.loop.finisher.is_stopping, "an outcome does not wait for others any more"
     gate.set()
 
     assert works.ended() == 0
@@ -221,7 +221,7 @@ def test_an_attempt_that_ends_after_the_grace_has_its_own_outcome(works: Works, 
     works.until(began.is_set)
 
     works.worker.drain_soon()
-    works.until(lambda: works.worker.floor.is_cutting_short)
+    works.until(lambda: works.worker.executors.is_cutting_short)
     gate.set()
 
     assert works.ended() == 0
@@ -301,9 +301,9 @@ def test_a_quiet_worker_takes_nothing_and_stays(works: Works):
     works.run()
     works.until(lambda: said(works, "online"))
     works.worker.handle({"do": "quiet"})
-    works.until(lambda: works.worker.desk.nap.place == "here")  # and not in the middle of asking
+    works.until(lambda: works.worker.loop.wakeup.place == "here")  # and not in the middle of asking
     job = task.enqueue()
-    works.worker.desk.nap.ring()
+    works.worker.loop.wakeup.ring()
     works.until(lambda: len(said(works, "report")) >= 2)
 
     assert works.state(job) is QUEUED
@@ -355,7 +355,7 @@ def test_a_worker_that_was_struck_off_still_tells_what_its_jobs_came_to(
 
     job = task.enqueue()
     works.run(1)
-    works.until(lambda: works.state(job) is not QUEUED and works.worker.desk.seats)
+    works.until(lambda: works.state(job) is not QUEUED and works.worker.loop.held_jobs)
     works.storage.rescue_owner("ann", foreman="ann", why="it seemed dead")
 
     gate.set()
@@ -368,7 +368,7 @@ def test_a_worker_that_was_struck_off_still_tells_what_its_jobs_came_to(
 def test_a_drain_while_the_storage_is_away_waits_for_it(
     works: Works, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(report, "_EVERY", 0.0)  # its foreman is told of it all the time, which needs no storage
+    monkeypatch.setattr(stats, "_EVERY", 0.0)  # its foreman is told of it all the time, which needs no storage
 
     @works.app.task
     def task() -> str:
@@ -382,9 +382,9 @@ def test_a_drain_while_the_storage_is_away_waits_for_it(
 
     works.shaky.is_away = True
     works.worker.drain_soon()
-    works.until(lambda: len(works.worker.desk.finisher) == 1)
+    works.until(lambda: len(works.worker.loop.finisher) == 1)
     gate.set()
-    works.until(lambda: len(works.worker.desk.finisher) == 2)
+    works.until(lambda: len(works.worker.loop.finisher) == 2)
     works.shaky.is_away = False
 
     assert works.ended() == 0
@@ -404,7 +404,7 @@ def with_outcomes(works: Works, gate: threading.Event, number: int) -> list[JobH
     jobs = works.app.enqueue_many([task.call(number) for number in range(number)])
     works.until(lambda: all(works.has_begun(job) for job in jobs))
     gate.set()
-    until(lambda: len(works.worker.desk.finisher) == number, "all have ended")
+    until(lambda: len(works.worker.loop.finisher) == number, "all have ended")
     return jobs
 
 
@@ -430,7 +430,7 @@ def test_what_was_learnt_of_a_storage_is_not_forgotten_at_the_end(
     works: Works, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ):
     jobs = with_outcomes(works, gate, 4)
-    works.worker.desk._outage.most = 2
+    works.worker.loop._outage.most = 2
     finish, sizes = works.storage.finish, []
 
     def counted(outcomes: list[Outcome]) -> Any:
@@ -455,7 +455,7 @@ def test_a_storage_that_stays_away_does_not_hold_up_the_end(works: Works, gate: 
 
     works.shaky.is_away = True
     gate.set()
-    works.until(lambda: len(works.worker.desk.finisher) == 1)
+    works.until(lambda: len(works.worker.loop.finisher) == 1)
     works.worker.quit()
 
     assert works.ended() == 0
@@ -473,7 +473,7 @@ def test_a_worker_whose_storage_takes_no_outcome_leaves_in_order(
     monkeypatch.setattr(works.storage, "finish", refuse)
     monkeypatch.setattr(works.storage, "finish_and_reserve", refuse)
     monkeypatch.setattr(works.storage, "record_stat", refuse)
-    works.worker.desk.turn(0.01)
+    works.worker.loop.turn(0.01)
     works.worker._close()
 
     assert {works.state(job) for job in jobs} == {QUEUED}
@@ -485,24 +485,26 @@ def test_what_ends_while_the_rest_is_handed_back_keeps_its_outcome(
 ):
     monkeypatch.setattr(process, "HAND_BACK", DEADLINE, raising=False)
     may_go_on, has_settled = threading.Event(), threading.Event()
-    board = Board.create(tmp_path / "board", 1)
+    shared_status = SharedStatus.create(tmp_path / "shared status", 1)
 
     def slow(place: int) -> None:
         has_settled.set()
         may_go_on.wait(DEADLINE)
 
-    monkeypatch.setattr(board, "end", slow)  # called between the end of an attempt and the storing of its outcome
+    monkeypatch.setattr(
+        shared_status, "end", slow
+    )  # called between the end of an attempt and the storing of its outcome
 
     @works.app.task
     def task() -> None:
         gate.wait(DEADLINE)
 
-    works.open(1, board=board, limits={"abort_grace": 0.0})
+    works.open(1, shared_status=shared_status, limits={"abort_grace": 0.0})
     job = task.enqueue()
     works.until(lambda: works.has_begun(job))
     gate.set()
     assert has_settled.wait(DEADLINE)
-    write_down, passes = works.worker.desk.write_down_the_rest, []
+    write_down, passes = works.worker.loop.write_down_the_rest, []
 
     def counted(until: float) -> None:
         write_down(until)
@@ -510,7 +512,7 @@ def test_what_ends_while_the_rest_is_handed_back_keeps_its_outcome(
         if len(passes) == 2:  # the first pass of handing back has found no outcome
             may_go_on.set()
 
-    monkeypatch.setattr(works.worker.desk, "write_down_the_rest", counted)
+    monkeypatch.setattr(works.worker.loop, "write_down_the_rest", counted)
     works.worker._close()
     may_go_on.set()
 
@@ -570,7 +572,7 @@ def test_neighbours_that_take_too_long_are_handed_back_uncounted(works: Works, g
     began.wait(DEADLINE)
 
     works.storage.abort([bad.id])
-    works.worker.desk.stop_job(bad.id, works.job(bad).fence, Reason.ABORTED)
+    works.worker.loop.stop_job(bad.id, works.job(bad).fence, Reason.ABORTED)
 
     assert works.ended() == CONDEMNED
     assert works.state(bad) is ABORTED
@@ -590,10 +592,10 @@ def test_one_that_is_condemned_while_it_stops_waits_no_longer_than_any_other(wor
     bad, good = stubborn.enqueue(), stubborn.enqueue()
     began.wait(DEADLINE)
     works.worker.drain_soon()
-    works.until(lambda: not works.worker.desk.takes_jobs)
+    works.until(lambda: not works.worker.loop.takes_jobs)
 
     works.storage.abort([bad.id])
-    works.worker.desk.stop_job(bad.id, works.job(bad).fence, Reason.ABORTED)
+    works.worker.loop.stop_job(bad.id, works.job(bad).fence, Reason.ABORTED)
 
     assert works.ended() == CONDEMNED
     assert (works.state(bad), works.state(good)) == (ABORTED, QUEUED)
@@ -637,11 +639,11 @@ def test_a_coroutine_that_swallows_its_cancellation_condemns_its_worker_too(
     job = stubborn.enqueue()
     works.until(began.is_set)
     works.storage.abort([job.id])
-    works.worker.desk.stop_job(job.id, works.job(job).fence, Reason.ABORTED)
+    works.worker.loop.stop_job(job.id, works.job(job).fence, Reason.ABORTED)
 
     assert works.ended() == CONDEMNED
     assert works.state(job) is ABORTED
-    loop = works.worker.floor.coroutines.loop()
+    loop = works.worker.executors.coroutines.loop()
     loop.call_soon_threadsafe(may_end.set)
     works.until(loop.is_closed)
 
@@ -656,7 +658,7 @@ def test_an_unknown_order_is_ignored(works: Works):
     worker.handle({"do": "dance"})
     worker.handle({})
 
-    assert worker.desk.takes_jobs
+    assert worker.loop.takes_jobs
 
 
 def test_the_stacks_of_all_threads_can_be_seen(works: Works, capsys: pytest.CaptureFixture[str]):
@@ -674,8 +676,8 @@ class QuickChildren:
 
     busy = 1
 
-    def ask_stacks(self, tell: Callable[[Seat, str], None]) -> None:
-        tell(a_seat(), "in the child")
+    def ask_stacks(self, tell: Callable[[HeldJob, str], None]) -> None:
+        tell(a_held_job(), "in the child")
 
     def close(self) -> None: ...
 
@@ -683,7 +685,7 @@ class QuickChildren:
 def test_where_children_stand_is_told_after_that_they_were_asked(works: Works):
     works.app.task(lambda: None, name="task")
     worker = works.open()
-    worker.floor.children = QuickChildren()  # type: ignore[assignment]
+    worker.executors.children = QuickChildren()  # type: ignore[assignment]
 
     worker.handle({"do": "stacks", "order": 7})
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from packhorse.worker.seat import Seat
+from packhorse.worker.held_job import HeldJob
 
 
 class Executor(Protocol):
-    """Runs seats; puts each outcome into the finisher, and gives its slot back."""
+    """Runs held jobs; puts each outcome into the finisher, and gives its slot back."""
 
-    def begin(self, seat: Seat, slot: int) -> None:
+    def begin(self, held: HeldJob, slot: int) -> None:
         """Run this one, in this slot, unless it was handed back meanwhile. Called from any thread; does not wait."""
 
-    def stop(self, seat: Seat, *, hard: bool) -> bool:
+    def stop(self, held: HeldJob, *, hard: bool) -> bool:
         """End this one: ask, or with `hard` make it. False: this executor cannot make it end."""
 
     def close(self) -> None:

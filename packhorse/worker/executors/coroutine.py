@@ -11,10 +11,10 @@ from typing import Any
 
 from packhorse.core.outcome import Outcome
 from packhorse.worker import attempt
-from packhorse.worker.ending import of_told, of_unknown
+from packhorse.worker.executors.slots import Slots
 from packhorse.worker.finisher import Finisher
-from packhorse.worker.seat import Seat
-from packhorse.worker.slots import Slots
+from packhorse.worker.held_job import HeldJob
+from packhorse.worker.outcomes import of_told, of_unknown
 
 UNWINDING = 1.0
 """Seconds in which whatever is still here when the loop ends may clean up."""
@@ -30,7 +30,7 @@ class CoroutineExecutor:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closed = False
         self._lock = threading.Lock()
-        self._tasks: dict[Seat, asyncio.Task[Outcome]] = {}  # only touched on the loop
+        self._tasks: dict[HeldJob, asyncio.Task[Outcome]] = {}  # only touched on the loop
 
     def loop(self) -> asyncio.AbstractEventLoop:
         """The worker's event loop."""
@@ -51,8 +51,8 @@ class CoroutineExecutor:
         finally:
             loop.close()
             inner.shutdown()  # waits for its threads
-            for seat in self._tasks:  # nothing of these runs any more
-                seat.has_returned = True
+            for held in self._tasks:  # nothing of these runs any more
+                held.has_returned = True
 
     async def _unwind(self) -> None:
         """Whatever is still here is cancelled, unless it was already and cleans up. What goes on after that is left."""
@@ -64,50 +64,50 @@ class CoroutineExecutor:
             await asyncio.wait(left, timeout=UNWINDING)
         await asyncio.get_running_loop().shutdown_asyncgens()
 
-    def begin(self, seat: Seat, slot: int) -> None:
-        self.loop().call_soon_threadsafe(self._begin, seat, slot)
+    def begin(self, held: HeldJob, slot: int) -> None:
+        self.loop().call_soon_threadsafe(self._begin, held, slot)
 
-    def _begin(self, seat: Seat | None, slot: int) -> None:
-        if seat is None:
+    def _begin(self, held: HeldJob | None, slot: int) -> None:
+        if held is None:
             return
-        if not seat.claim():
-            self._slots.give_up(seat)
+        if not held.claim():
+            self._slots.give_up(held)
             return
-        self._slots.begin(seat, slot)
-        attempted = attempt.arun(seat.job, seat.task, seat.chain, seat, self._result_limit)
+        self._slots.begin(held, slot)
+        attempted = attempt.arun(held.job, held.task, held.chain, held, self._result_limit)
         task = asyncio.get_running_loop().create_task(attempted)
-        self._tasks[seat] = task
-        task.add_done_callback(functools.partial(self._end, seat))
+        self._tasks[held] = task
+        task.add_done_callback(functools.partial(self._end, held))
 
-    def _end(self, seat: Seat, task: asyncio.Task[Outcome]) -> None:
-        del self._tasks[seat]
-        self._finisher.put(seat, self._outcome_of(seat, task))
-        self._begin(self._slots.follow(seat.slot, self), seat.slot)
+    def _end(self, held: HeldJob, task: asyncio.Task[Outcome]) -> None:
+        del self._tasks[held]
+        self._finisher.put(held, self._outcome_of(held, task))
+        self._begin(self._slots.follow(held.slot, self), held.slot)
 
-    def _outcome_of(self, seat: Seat, task: asyncio.Task[Outcome]) -> Outcome:
+    def _outcome_of(self, held: HeldJob, task: asyncio.Task[Outcome]) -> Outcome:
         if task.cancelled():
-            return self._of_cancelled(seat)
+            return self._of_cancelled(held)
         error = task.exception()
-        return task.result() if error is None else of_unknown(seat, error)
+        return task.result() if error is None else of_unknown(held, error)
 
-    def _of_cancelled(self, seat: Seat) -> Outcome:
+    def _of_cancelled(self, held: HeldJob) -> Outcome:
         """It was told to end, and did. If nobody told it, it cancelled itself, which is a failure like any other."""
         cancelled = asyncio.CancelledError("the task was cancelled from within")
-        return of_told(seat) or attempt.failed_with(seat.job, seat.task, cancelled, seat.ran)
+        return of_told(held) or attempt.failed_with(held.job, held.task, cancelled, held.ran)
 
-    def stop(self, seat: Seat, *, hard: bool) -> bool:
+    def stop(self, held: HeldJob, *, hard: bool) -> bool:
         """Cancel it; a task that swallows its cancellation, or blocks the loop, cannot be made to end."""
-        self.loop().call_soon_threadsafe(self._cancel, seat)
+        self.loop().call_soon_threadsafe(self._cancel, held)
         return not hard
 
-    def _cancel(self, seat: Seat) -> None:
-        task = self._tasks.get(seat)
+    def _cancel(self, held: HeldJob) -> None:
+        task = self._tasks.get(held)
         if task is not None:
             task.cancel()
 
-    def coroutines(self) -> list[tuple[Seat, Any]]:
+    def coroutines(self) -> list[tuple[HeldJob, Any]]:
         """The jobs here, each with its coroutine, to see where it waits. Any thread may ask."""
-        return [(seat, task.get_coro()) for seat, task in dict(self._tasks).items()]
+        return [(held, task.get_coro()) for held, task in dict(self._tasks).items()]
 
     def close(self) -> None:
         """End the loop, in its own thread: nobody waits for it. Another call would cut its end short."""

@@ -1,7 +1,8 @@
 """Isolated jobs in child processes: they can be killed, and take nobody with them.
 
-Children are forked by the nursery, run one job at a time, and stay for the next until they have run `max_jobs`. One
-thread does everything here: it hands seats to children, reads what they say, and learns of their ends. It never waits
+Children are forked by the fork server, run one job at a time, and stay for the next until they have run `max_jobs`. One
+thread does everything here: it hands held jobs to children, reads what they say, and learns of their ends. It never
+waits
 for any of them: a job whose child does not take it is handed back, uncounted.
 """
 
@@ -22,14 +23,14 @@ import msgspec
 
 from packhorse.core.outcome import Failed, Failure, Halted, Outcome, Released
 from packhorse.worker import attempt
-from packhorse.worker.child import decode_outcome, is_stop
-from packhorse.worker.ending import of_told
+from packhorse.worker.executors.child import decode_outcome, is_stop
+from packhorse.worker.executors.fork_server import Exit, ForkServer, signal_group
+from packhorse.worker.executors.slots import Slots
 from packhorse.worker.finisher import Finisher
+from packhorse.worker.held_job import HeldJob
 from packhorse.worker.ipc import Channel, Message
-from packhorse.worker.nursery import Exit, Nursery, signal_group
+from packhorse.worker.outcomes import of_told
 from packhorse.worker.resident import resident_bytes
-from packhorse.worker.seat import Seat
-from packhorse.worker.slots import Slots
 
 log = logging.getLogger("packhorse.worker")
 
@@ -47,7 +48,7 @@ _WORKER_STOPS: Message = {"worker_stops": True}
 
 
 class _Child:
-    """One child process; `seat` is the job that it runs."""
+    """One child process; `held` is the job that it runs."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
@@ -55,7 +56,7 @@ class _Child:
         self.unsent = bytearray()  # what it was told and has not taken yet
         self.heard_at = 0.0  # when it last took something
         self.pid = 0
-        self.seat: Seat | None = None
+        self.held: HeldJob | None = None
         self.jobs = 0
         self.is_spent = False  # it gets no more jobs
         self.killed_for: Outcome | None = None
@@ -81,18 +82,18 @@ class _Child:
 
 class ProcessExecutor:
     """At most as many children as slots, started when they are needed. `condemn` is called when there can be no more
-    of them, because the nursery has died."""
+    of them, because the fork server has died."""
 
     def __init__(
         self,
-        nursery: Nursery,
+        fork_server: ForkServer,
         slots: Slots,
         finisher: Finisher,
         *,
         max_jobs: int | None = None,
         condemn: Callable[[str], None] = lambda why: None,
     ) -> None:
-        self._nursery = nursery
+        self._fork_server = fork_server
         self._slots = slots
         self._finisher = finisher
         self._max_jobs = max_jobs
@@ -100,7 +101,7 @@ class ProcessExecutor:
         self._orders: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._wake_read, self._wake_write = socket.socketpair()
         self._lock = threading.Lock()
-        self._given: deque[tuple[Seat, int]] = deque()  # those that have a slot, and still need a child
+        self._given: deque[tuple[HeldJob, int]] = deque()  # those that have a slot, and still need a child
         self._unborn: deque[_Child] = deque()
         self._children: dict[int, _Child] = {}
         self._idle: list[_Child] = []
@@ -110,20 +111,20 @@ class ProcessExecutor:
         self._next_birth = 0.0  # while forking fails
         self._birth_pause = 0.0
         self._is_orphaned = False
-        self._tell_stack: Callable[[Seat, str], None] = lambda seat, text: None
+        self._tell_stack: Callable[[HeldJob, str], None] = lambda held, text: None
         self._closes = False
 
-    # --- from the desk ----------------------------------------------------------------------------------------------
+    # --- from the loop ----------------------------------------------------------------------------------------------
 
-    def begin(self, seat: Seat, slot: int) -> None:
+    def begin(self, held: HeldJob, slot: int) -> None:
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="packhorse-children", daemon=True)
                 self._thread.start()
-        self._order(lambda: self._given.append((seat, slot)))
+        self._order(lambda: self._given.append((held, slot)))
 
-    def stop(self, seat: Seat, *, hard: bool) -> bool:
-        self._order(lambda: self._stop(seat, hard))
+    def stop(self, held: HeldJob, *, hard: bool) -> bool:
+        self._order(lambda: self._stop(held, hard))
         return True
 
     def ask_to_stop(self) -> None:
@@ -135,9 +136,9 @@ class ProcessExecutor:
     @property
     def busy(self) -> int:
         """How many children have a job. Any thread may ask, while others come and go."""
-        return sum(child.seat is not None for child in list(self._children.values()))
+        return sum(child.held is not None for child in list(self._children.values()))
 
-    def ask_stacks(self, tell: Callable[[Seat, str], None]) -> None:
+    def ask_stacks(self, tell: Callable[[HeldJob, str], None]) -> None:
         """Have every child that has a job say where that stands; `tell` is called with each answer."""
         if self._thread is not None:
             self._order(lambda: self._ask_stacks(tell))
@@ -147,7 +148,7 @@ class ProcessExecutor:
         if self._thread is not None:
             self._order(self._close)
             self._thread.join(timeout=5.0)
-        self._nursery.close()
+        self._fork_server.close()
 
     def _order(self, order: Callable[[], None]) -> None:
         self._orders.put(order)
@@ -157,11 +158,11 @@ class ProcessExecutor:
 
     def _work(self) -> None:
         self._selector.register(self._wake_read, selectors.EVENT_READ, self._obey)
-        self._selector.register(self._nursery.control, selectors.EVENT_READ, self._hear_nursery)
+        self._selector.register(self._fork_server.control, selectors.EVENT_READ, self._hear_fork_server)
         while not self._closes:
             for key, _ in self._selector.select(self._longest_sleep()):
                 key.data()
-            self._seat_next()
+            self._begin_next()
             self._give_up_the_deaf(time.monotonic())
             self._look_at_memory(time.monotonic())
         for child in list(self._children.values()):
@@ -186,32 +187,32 @@ class ProcessExecutor:
                 return
             order()
 
-    def _seat_next(self) -> None:
+    def _begin_next(self) -> None:
         """Give the next a child. One that was handed back while it waited, or can have no child any more, does not keep
         its slot."""
         waiting, self._given = self._given, deque()
-        for seat, slot in waiting:
-            if self._is_orphaned or seat.is_claimed:
-                self._slots.give_up(seat)
+        for held, slot in waiting:
+            if self._is_orphaned or held.is_claimed:
+                self._slots.give_up(held)
             elif self._idle:
-                self._begin(seat, slot)
+                self._begin(held, slot)
             else:
-                self._given.append((seat, slot))
+                self._given.append((held, slot))
         if self._given:
             self._add_child()
 
-    def _begin(self, seat: Seat, slot: int) -> None:
-        if not seat.claim():
-            self._slots.give_up(seat)
+    def _begin(self, held: HeldJob, slot: int) -> None:
+        if not held.claim():
+            self._slots.give_up(held)
             return
         child = self._idle.pop()
-        child.seat = seat
+        child.held = held
         child.jobs += 1
-        self._slots.begin(seat, slot)
-        if not child.tell({"job": msgspec.to_builtins(seat.job)}):
+        self._slots.begin(held, slot)
+        if not child.tell({"job": msgspec.to_builtins(held.job)}):
             self._give_up(child, "its process had died before it began")
             return
-        if seat.is_stopping():
+        if held.is_stopping():
             child.tell(_WORKER_STOPS)
         if child.unsent:
             self._watch(child)
@@ -227,22 +228,22 @@ class ProcessExecutor:
             self._postpone_births(str(error))
             return
         self._unborn.append(_Child(ours))
-        self._nursery.spawn(its.socket)
+        self._fork_server.spawn(its.socket)
         its.close()
 
     def _postpone_births(self, why: str) -> None:
-        """No child can be forked now. Whoever waits for one gets the next that is idle, or is handed back by the desk,
+        """No child can be forked now. Whoever waits for one gets the next that is idle, or is handed back by the loop,
         as all who wait for too long."""
         self._birth_pause = min(_LONGEST_PAUSE, max(_FIRST_PAUSE, self._birth_pause * 2))
         self._next_birth = time.monotonic() + self._birth_pause
         log.warning("no child for isolated jobs can be forked; the next try is in %g s: %s", self._birth_pause, why)
 
-    # --- what the nursery and the children say ----------------------------------------------------------------------
+    # --- what the fork server and the children say -------------------------------------------------------------------
 
-    def _hear_nursery(self) -> None:
-        message = self._nursery.receive()
+    def _hear_fork_server(self) -> None:
+        message = self._fork_server.receive()
         if message is None:
-            self._lose_nursery()
+            self._lose_fork_server()
         elif "born" in message:
             child = self._unborn.popleft()
             child.pid = message["born"]
@@ -256,11 +257,11 @@ class ProcessExecutor:
         else:
             self._bury(Exit(message["exit"], message["status"]))
 
-    def _lose_nursery(self) -> None:
+    def _lose_fork_server(self) -> None:
         """The children have died with it. What they had started is killed from here, and nothing more begins."""
-        self._is_orphaned = True  # the desk still has those that have not begun, and hands them back
-        self._condemn("the nursery of isolated jobs has died")  # first: a job that is buried makes room for another
-        self._selector.unregister(self._nursery.control)
+        self._is_orphaned = True  # the loop still has those that have not begun, and hands them back
+        self._condemn("the fork server of isolated jobs has died")  # first: a job that is buried makes room for another
+        self._selector.unregister(self._fork_server.control)
         for child in list(self._children.values()):
             signal_group(child.pid, signal.SIGKILL)
             self._bury(Exit(child.pid, signal.SIGKILL))
@@ -295,28 +296,30 @@ class ProcessExecutor:
         child.is_spent = True
         if child in self._idle:
             self._idle.remove(child)
-            self._nursery.kill(child.pid, signal.SIGKILL)  # it may only have closed its end, which is of no use either
+            self._fork_server.kill(
+                child.pid, signal.SIGKILL
+            )  # it may only have closed its end, which is of no use either
 
     def _note(self, child: _Child, message: Message) -> None:
-        seat = child.seat
-        if seat is None:
+        held = child.held
+        if held is None:
             return
         if "log" in message:
-            seat.log(message["log"], message["kind"])
+            held.log(message["log"], message["kind"])
         elif "checkin" in message:
-            seat.check_in(message["checkin"], message["progress"], message["text"])
+            held.check_in(message["checkin"], message["progress"], message["text"])
         elif "saw_stop" in message:
-            seat.saw_stop = True
+            held.saw_stop = True
         elif "stack" in message:
-            self._tell_stack(seat, message["stack"])
+            self._tell_stack(held, message["stack"])
         elif "outcome" in message:
-            self._end(child, _decided(seat, decode_outcome(message)))
+            self._end(child, _decided(held, decode_outcome(message)))
             self._rest(child)
 
-    def _ask_stacks(self, tell: Callable[[Seat, str], None]) -> None:
+    def _ask_stacks(self, tell: Callable[[HeldJob, str], None]) -> None:
         self._tell_stack = tell
         for child in self._children.values():
-            if child.seat is not None and not child.unsent and child.tell({"stack": True}) and child.unsent:
+            if child.held is not None and not child.unsent and child.tell({"stack": True}) and child.unsent:
                 self._watch(child)
 
     def _rest(self, child: _Child) -> None:
@@ -327,10 +330,10 @@ class ProcessExecutor:
             self._idle.append(child)
 
     def _end(self, child: _Child, outcome: Outcome) -> None:
-        seat, child.seat = child.seat, None
-        if seat is not None:
-            self._finisher.put(seat, outcome)
-            self._slots.give(seat.slot)
+        held, child.held = child.held, None
+        if held is not None:
+            self._finisher.put(held, outcome)
+            self._slots.give(held.slot)
 
     def _bury(self, exit: Exit) -> None:
         """A child has ended. What it said before is heard first: it may have finished its job."""
@@ -341,8 +344,8 @@ class ProcessExecutor:
             self._note(child, message)
         if child in self._idle:
             self._idle.remove(child)
-        if child.seat is not None:
-            self._end(child, child.killed_for or of_told(child.seat) or _of_dead(child, child.seat, exit))
+        if child.held is not None:
+            self._end(child, child.killed_for or of_told(child.held) or _of_dead(child, child.held, exit))
         self._unregister(child)
         child.channel.close()
 
@@ -352,21 +355,21 @@ class ProcessExecutor:
 
     # --- ending a job -----------------------------------------------------------------------------------------------
 
-    def _stop(self, seat: Seat, hard: bool) -> None:
-        child = next((one for one in self._children.values() if one.seat is seat), None)
+    def _stop(self, held: HeldJob, hard: bool) -> None:
+        child = next((one for one in self._children.values() if one.held is held), None)
         if child is None:
             return
         child.is_spent = True  # the signal may come when the job has just ended, and must not hit the next one
         if child.unsent:
-            self._give_up(child, seat.stop_why)  # it has not begun
+            self._give_up(child, held.stop_why)  # it has not begun
             return
         if not hard:
             child.tell({"stop": True})  # so small that it is taken at once by whoever has taken a job
-        self._nursery.kill(child.pid, signal.SIGKILL if hard else signal.SIGTERM)
+        self._fork_server.kill(child.pid, signal.SIGKILL if hard else signal.SIGTERM)
 
     def _ask_to_stop(self) -> None:
         for child in self._children.values():
-            if child.seat is not None and child.tell(_WORKER_STOPS) and child.unsent:
+            if child.held is not None and child.tell(_WORKER_STOPS) and child.unsent:
                 self._watch(child)
 
     def _give_up(self, child: _Child, why: str) -> None:
@@ -374,9 +377,9 @@ class ProcessExecutor:
         child.unsent.clear()
         self._watch(child)
         child.is_spent = True
-        if child.seat is not None:
-            self._end(child, of_told(child.seat) or Released(child.seat.job.token, why))
-        self._nursery.kill(child.pid, signal.SIGKILL)
+        if child.held is not None:
+            self._end(child, of_told(child.held) or Released(child.held.job.token, why))
+        self._fork_server.kill(child.pid, signal.SIGKILL)
 
     def _give_up_the_deaf(self, now: float) -> None:
         for child in self._children.values():
@@ -384,39 +387,41 @@ class ProcessExecutor:
                 self._give_up(child, f"its process {child.pid} did not take it")
 
     def _has_limits(self) -> bool:
-        seats = (child.seat for child in self._children.values())
-        return any(seat is not None and seat.task.options.memory_limit is not None for seat in seats)
+        held_jobs = (child.held for child in self._children.values())
+        return any(held is not None and held.task.options.memory_limit is not None for held in held_jobs)
 
     def _look_at_memory(self, now: float) -> None:
         if now < self._next_look:
             return
         self._next_look = now + _MEMORY_LOOK
         for child in self._children.values():
-            limit = child.seat.task.options.memory_limit if child.seat is not None else None
-            if limit is None or child.seat is None or child.killed_for is not None:
+            limit = child.held.task.options.memory_limit if child.held is not None else None
+            if limit is None or child.held is None or child.killed_for is not None:
                 continue
-            held = resident_bytes(child.pid)
-            if held > limit:
-                child.killed_for = _of_too_large(child.seat, held, limit)
+            resident = resident_bytes(child.pid)
+            if resident > limit:
+                child.killed_for = _of_too_large(child.held, resident, limit)
                 child.is_spent = True
-                self._nursery.kill(child.pid, signal.SIGKILL)
+                self._fork_server.kill(child.pid, signal.SIGKILL)
 
 
-def _decided(seat: Seat, outcome: Outcome) -> Outcome:
+def _decided(held: HeldJob, outcome: Outcome) -> Outcome:
     """What a job comes to that was told to end, and whose last words are only about that."""
-    if is_stop(outcome) or (seat.stop_reason is not None and isinstance(outcome, Failed)):
-        return of_told(seat) or outcome
+    if is_stop(outcome) or (held.stop_reason is not None and isinstance(outcome, Failed)):
+        return of_told(held) or outcome
     return outcome
 
 
-def _of_dead(child: _Child, seat: Seat, exit: Exit) -> Outcome:
+def _of_dead(child: _Child, held: HeldJob, exit: Exit) -> Outcome:
     """A child that ended under its job, and nobody knows why; or before that had reached it as a whole."""
     if child.unsent:
-        return Released(seat.job.token, "its process had died before it began")
-    return Halted(seat.job.token, f"its process {exit.pid} {exit.why}", ran=seat.ran)
+        return Released(held.job.token, "its process had died before it began")
+    return Halted(held.job.token, f"its process {exit.pid} {exit.why}", ran=held.ran)
 
 
-def _of_too_large(seat: Seat, held: int, limit: int) -> Outcome:
-    failure = Failure("MemoryLimit", f"it held {held / _MIB:,.0f} MiB of memory; its limit is {limit / _MIB:,.0f} MiB")
-    wait, attempts = attempt.retry_in(seat.job, seat.task, None), attempt.attempts_to_tell(seat.job, seat.task)
-    return Failed(seat.job.token, failure, wait, ran=seat.ran, max_attempts=attempts)
+def _of_too_large(held: HeldJob, resident: int, limit: int) -> Outcome:
+    failure = Failure(
+        "MemoryLimit", f"it held {resident / _MIB:,.0f} MiB of memory; its limit is {limit / _MIB:,.0f} MiB"
+    )
+    wait, attempts = attempt.retry_in(held.job, held.task, None), attempt.attempts_to_tell(held.job, held.task)
+    return Failed(held.job.token, failure, wait, ran=held.ran, max_attempts=attempts)

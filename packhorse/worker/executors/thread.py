@@ -1,5 +1,5 @@
 """Plain functions on threads. A thread cannot be made to end from outside: a job that ignores its check-ins can only be
-ended by replacing the whole worker process, which is the desk's decision.
+ended by replacing the whole worker process, which is the loop's decision.
 
 Code of the users' may throw an exception into the thread of a job, and do so a moment too late. Such a thread goes on
 where it was torn away: whatever it has in hand stays there until it is done or handed back."""
@@ -13,17 +13,17 @@ from queue import SimpleQueue
 
 from packhorse.core.outcome import Outcome, Released
 from packhorse.worker import attempt
-from packhorse.worker.ending import of_unknown
+from packhorse.worker.executors.slots import Slots
 from packhorse.worker.finisher import Finisher
-from packhorse.worker.seat import Seat
-from packhorse.worker.slots import Slots
+from packhorse.worker.held_job import HeldJob
+from packhorse.worker.outcomes import of_unknown
 from packhorse.worker.stacks import SLOT_THREADS
 
 log = logging.getLogger("packhorse.worker")
 
 Work = Callable[[], None]
-_Given = tuple[Seat, int]
-"""A seat, and the slot that it may begin in."""
+_Given = tuple[HeldJob, int]
+"""A held job, and the slot that it may begin in."""
 _ONCE = (True,)
 _MOST_TEARS = 5
 """How often in a row a thread may fail to get on. More is not an accident."""
@@ -63,12 +63,12 @@ class ThreadExecutor:
         self._mine = threading.local()  # has the hand of each thread
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
-        self._idle = 0  # threads that wait, less the seats on their way to one
+        self._idle = 0  # threads that wait, less the held jobs on their way to one
 
-    def begin(self, seat: Seat, slot: int) -> None:
+    def begin(self, held: HeldJob, slot: int) -> None:
         hand: _Hand | None = getattr(self._mine, "hand", None)
         if hand is not None and hand.is_lent and hand.run is None:
-            hand.run = (seat, slot)
+            hand.run = (held, slot)
             return
         with self._lock:
             self._idle -= 1
@@ -79,7 +79,7 @@ class ThreadExecutor:
                     log.error("cannot start another thread: %s", why)
                     if not self._threads:
                         self._condemn(f"it cannot start a thread: {why}")
-        self._given.put((seat, slot))
+        self._given.put((held, slot))
 
     def lend(self, work: Work) -> bool:
         """Have an idle thread do this, which must not raise, and must bear being called again. The first job that this
@@ -127,7 +127,7 @@ class ThreadExecutor:
             hand.tears = 0
 
     def _take(self, hand: _Hand) -> None:
-        """Wait for something to do. If that is to do the desk's work, it is done here."""
+        """Wait for something to do. If that is to do the loop's work, it is done here."""
         if not hand.given:
             self._rest(hand)
             # One single call, from the queue into the hand: between two of them it could be lost.
@@ -152,24 +152,24 @@ class ThreadExecutor:
                 hand.is_idle = True
                 self._idle += 1
 
-    def _go_through(self, hand: _Hand, seat: Seat, slot: int) -> None:
+    def _go_through(self, hand: _Hand, held: HeldJob, slot: int) -> None:
         """Run it, unless it was handed back; then whoever is next in this slot is in hand."""
-        if not seat.claim():
-            self._slots.give_up(seat)
+        if not held.claim():
+            self._slots.give_up(held)
             hand.run = None
             return
-        self._slots.begin(seat, slot)
-        hand.outcome = self._attempt(seat)
-        self._finisher.put(seat, hand.outcome)
+        self._slots.begin(held, slot)
+        hand.outcome = self._attempt(held)
+        self._finisher.put(held, hand.outcome)
         hand.is_put = True
-        following = self._slots.follow(slot, self, seat)
+        following = self._slots.follow(slot, self, held)
         _let_go(hand, None if following is None else (following, slot))
 
-    def _attempt(self, seat: Seat) -> Outcome:
+    def _attempt(self, held: HeldJob) -> Outcome:
         try:
-            return attempt.run(seat.job, seat.task, seat.chain, seat, self._result_limit)
+            return attempt.run(held.job, held.task, held.chain, held, self._result_limit)
         except BaseException as error:  # noqa: BLE001 - as above
-            return of_unknown(seat, error)
+            return of_unknown(held, error)
 
     def _mend(self, hand: _Hand, error: BaseException) -> None:
         """This thread was torn away from what it did. What has not begun yet it will do; what it had begun ends here,
@@ -185,26 +185,26 @@ class ThreadExecutor:
             self._settle(hand, hand.run[0], error)
         hand.torn_by = None
 
-    def _settle(self, hand: _Hand, seat: Seat, error: BaseException) -> None:
+    def _settle(self, hand: _Hand, held: HeldJob, error: BaseException) -> None:
         if hand.outcome is None:
-            if not seat.is_claimed:
+            if not held.is_claimed:
                 return
             # Claimed by us or by who hands it back: in either case it has not begun, and the first to say so is heard.
-            not_begun = Released(seat.job.token, "its thread was disturbed before it began")
-            hand.outcome = not_begun if seat.began_at is None else of_unknown(seat, error)
-            self._finisher.put(seat, hand.outcome)
-        elif not hand.is_put and seat.is_settled:
-            seat.has_returned = True
-            self._finisher.give_back([(seat, hand.outcome)])
+            not_begun = Released(held.job.token, "its thread was disturbed before it began")
+            hand.outcome = not_begun if held.began_at is None else of_unknown(held, error)
+            self._finisher.put(held, hand.outcome)
+        elif not hand.is_put and held.is_settled:
+            held.has_returned = True
+            self._finisher.give_back([(held, hand.outcome)])
         elif not hand.is_put:
-            self._finisher.put(seat, hand.outcome)
+            self._finisher.put(held, hand.outcome)
         hand.is_put = True
-        self._slots.give_up(seat)
+        self._slots.give_up(held)
         _let_go(hand)
 
     # --- ending -----------------------------------------------------------------------------------------------------
 
-    def stop(self, seat: Seat, *, hard: bool) -> bool:
+    def stop(self, held: HeldJob, *, hard: bool) -> bool:
         """The next check-in of the job answers True; more cannot be done."""
         return not hard
 

@@ -14,26 +14,26 @@ from packhorse.core.job import Reason
 from packhorse.core.outcome import Completed, Failed, Outcome, Released, Stopped
 from packhorse.worker.executors import coroutine
 from packhorse.worker.executors.coroutine import CoroutineExecutor
+from packhorse.worker.executors.slots import Slots
 from packhorse.worker.finisher import Finisher
-from packhorse.worker.seat import Seat, WorkerStop
-from packhorse.worker.slots import Slots
+from packhorse.worker.held_job import HeldJob, WorkerStop
 from tests.children import PATIENCE, until
-from tests.worker.making import RESULT_LIMIT, a_job, a_seat, task_of
+from tests.worker.making import RESULT_LIMIT, a_held_job, a_job, task_of
 
 
 class Bench:
     def __init__(self, slots: int) -> None:
-        self.slots = Slots(None, slots, lambda seat: self.executor)
+        self.slots = Slots(None, slots, lambda held: self.executor)
         self.finisher = Finisher(lambda: None)
         self.executor = CoroutineExecutor(self.slots, self.finisher, RESULT_LIMIT)
         self.worker_stop = WorkerStop()
 
-    def seat(self, function: Callable[..., Any], name: str = "a") -> Seat:
-        return a_seat(a_job(name), task_of(function, "task"), worker_stop=self.worker_stop)
+    def held(self, function: Callable[..., Any], name: str = "a") -> HeldJob:
+        return a_held_job(a_job(name), task_of(function, "task"), worker_stop=self.worker_stop)
 
-    def outcome_of(self, seat: Seat) -> Outcome:
-        until(lambda: seat.is_settled and len(self.finisher), "it ends")
-        return dict(self.finisher.take_now(100))[seat]
+    def outcome_of(self, held: HeldJob) -> Outcome:
+        until(lambda: held.is_settled and len(self.finisher), "it ends")
+        return dict(self.finisher.take_now(100))[held]
 
 
 @pytest.fixture
@@ -54,8 +54,8 @@ def test_no_more_run_at_once_than_there_are_slots(bench: Bench):
         began.append(1)
         await gate.wait()
 
-    seats = [bench.seat(task, str(number)) for number in range(5)]
-    bench.slots.line_up(seats)
+    held_jobs = [bench.held(task, str(number)) for number in range(5)]
+    bench.slots.line_up(held_jobs)
     until(lambda: len(began) == 2, "two begin")
     in_line = bench.slots.waiting
     bench.executor.loop().call_soon_threadsafe(gate.set)
@@ -73,7 +73,7 @@ def test_nothing_that_a_task_raises_ends_the_loop(bench: Bench, error: BaseExcep
     async def good() -> str:
         return "fine"
 
-    first, second = bench.seat(bad), bench.seat(good, "b")
+    first, second = bench.held(bad), bench.held(good, "b")
     bench.slots.line_up([first])
     outcome = bench.outcome_of(first)
     bench.slots.line_up([second])
@@ -82,46 +82,46 @@ def test_nothing_that_a_task_raises_ends_the_loop(bench: Bench, error: BaseExcep
     assert isinstance(bench.outcome_of(second), Completed)
 
 
-def running(bench: Bench) -> Seat:
+def running(bench: Bench) -> HeldJob:
     began = threading.Event()
 
     async def task() -> None:
         began.set()
         await asyncio.sleep(60)
 
-    seat = bench.seat(task)
-    bench.slots.line_up([seat])
+    held = bench.held(task)
+    bench.slots.line_up([held])
     assert began.wait(PATIENCE)
-    return seat
+    return held
 
 
 def test_an_aborted_task_is_cancelled(bench: Bench):
-    seat = running(bench)
-    seat.stop(Reason.ABORTED, "it was aborted")
+    held = running(bench)
+    held.stop(Reason.ABORTED, "it was aborted")
 
-    assert bench.executor.stop(seat, hard=False) is True
-    outcome = bench.outcome_of(seat)
+    assert bench.executor.stop(held, hard=False) is True
+    outcome = bench.outcome_of(held)
 
     assert isinstance(outcome, Stopped)
     assert outcome.ran > 0
 
 
 def test_a_task_whose_worker_goes_is_handed_back(bench: Bench):
-    seat = running(bench)
+    held = running(bench)
     bench.worker_stop.is_forced = True
 
-    bench.executor.stop(seat, hard=False)
+    bench.executor.stop(held, hard=False)
 
-    assert isinstance(bench.outcome_of(seat), Released)
+    assert isinstance(bench.outcome_of(held), Released)
 
 
 def test_a_task_that_cancels_itself_has_failed(bench: Bench):
     async def task() -> None:
         raise asyncio.CancelledError
 
-    seat = bench.seat(task)
-    bench.slots.line_up([seat])
-    outcome = bench.outcome_of(seat)
+    held = bench.held(task)
+    bench.slots.line_up([held])
+    outcome = bench.outcome_of(held)
 
     assert isinstance(outcome, Failed)
     assert outcome.failure.summary() == "CancelledError: the task was cancelled from within"
@@ -133,16 +133,16 @@ def test_a_task_that_is_cancelled_before_its_first_step_has_an_outcome(bench: Be
     async def task() -> None:
         ran.append(True)
 
-    seat = bench.seat(task)
-    seat.stop(Reason.ABORTED, "it was aborted")
+    held = bench.held(task)
+    held.stop(Reason.ABORTED, "it was aborted")
 
     def both_at_once() -> None:
-        bench.executor._begin(seat, bench.slots._free.popleft())
-        bench.executor._cancel(seat)
+        bench.executor._begin(held, bench.slots._free.popleft())
+        bench.executor._cancel(held)
 
     bench.executor.loop().call_soon_threadsafe(both_at_once)
 
-    assert isinstance(bench.outcome_of(seat), Stopped)
+    assert isinstance(bench.outcome_of(held), Stopped)
     assert ran == []
 
 
@@ -162,15 +162,15 @@ def test_what_runs_when_the_loop_ends_is_cancelled_once_and_cleans_up(bench: Ben
             await asyncio.sleep(0.001)
             cleaned_up.set()
 
-    seat = bench.seat(task)
-    bench.slots.line_up([seat])
+    held = bench.held(task)
+    bench.slots.line_up([held])
     assert began.wait(PATIENCE)
     bench.worker_stop.is_forced = True
     if is_told_before:
-        bench.executor.stop(seat, hard=False)
+        bench.executor.stop(held, hard=False)
     bench.executor.close()
 
-    assert isinstance(bench.outcome_of(seat), Released)
+    assert isinstance(bench.outcome_of(held), Released)
     assert cleaned_up.is_set()
 
 
@@ -184,7 +184,7 @@ def test_what_does_not_end_when_it_is_cancelled_does_not_keep_the_loop(bench: Be
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(PATIENCE)
 
-    bench.slots.line_up([bench.seat(task)])
+    bench.slots.line_up([bench.held(task)])
     assert began.wait(PATIENCE)
     (stubborn,) = bench.executor._tasks.values()
     stubborn._log_destroy_pending = False  # type: ignore[attr-defined]  # that it is left behind is what is wanted here
@@ -201,7 +201,7 @@ def test_a_seat_that_was_handed_back_is_not_run(bench: Bench):
     async def task() -> None:
         ran.append(True)
 
-    one, two = bench.seat(task, "a"), bench.seat(task, "b")
+    one, two = bench.held(task, "a"), bench.held(task, "b")
     one.claim()
     bench.slots.line_up([one, two])
     until(lambda: two.is_settled, "the other ends")
@@ -215,8 +215,8 @@ def test_a_coroutine_waits_for_a_slot_that_a_thread_holds(bench: Bench):
 
     async def task() -> None: ...
 
-    seats = [bench.seat(task, name) for name in "abc"]
-    bench.slots.line_up(seats)
+    held_jobs = [bench.held(task, name) for name in "abc"]
+    bench.slots.line_up(held_jobs)
     waiting = bench.slots.waiting
 
     bench.slots.give(0)

@@ -69,7 +69,7 @@ def test_what_a_child_says_is_in_the_jobs_log(worker: Running):
     ended = worker.ended(job)
 
     lines = worker.log(job)
-    lines.remove("70 % most of it")  # its place says when the desk came by
+    lines.remove("70 % most of it")  # its place says when the loop came by
     assert lines == [
         "one",
         "two",
@@ -211,7 +211,7 @@ def test_a_child_that_was_told_to_stop_gets_no_further_job(worker: Running):
     began = worker.directory / "began"
     job = worker.enqueue("heed", began=str(began))
     file(began)
-    (told,) = set(descendants(worker.process.pid)) - {_nursery(worker)}
+    (told,) = set(descendants(worker.process.pid)) - {_fork_server(worker)}
     worker.abort(job)
     worker.ended(job)
 
@@ -224,9 +224,9 @@ def test_a_child_that_was_told_to_stop_gets_no_further_job(worker: Running):
 # --- nobody is left behind ------------------------------------------------------------------------------------------
 
 
-def _nursery(worker: Running) -> int:
-    (nursery,) = [pid for pid in descendants(worker.process.pid) if os.getpgid(pid) == worker.process.pid]
-    return nursery
+def _fork_server(worker: Running) -> int:
+    (fork_server,) = [pid for pid in descendants(worker.process.pid) if os.getpgid(pid) == worker.process.pid]
+    return fork_server
 
 
 def _with_grandchild(worker: Running, then: str) -> tuple[int, int]:
@@ -312,7 +312,7 @@ def test_without_its_nursery_a_worker_lets_neighbours_finish_and_ends(worker: Ru
     neighbour = worker.enqueue("wait_for", path=str(worker.directory / "done"))
     job = worker.enqueue("kill_the_nursery", wait_for=str(go))
     until(lambda: worker.state(job) is not QUEUED and worker.state(neighbour) is not QUEUED, "both begin")
-    until(lambda: len(worker.board.running()) == 2, "both are on the board")
+    until(lambda: len(worker.shared_status.running()) == 2, "both are on the shared status")
     children = descendants(worker.process.pid)
 
     go.touch()
@@ -322,7 +322,7 @@ def test_without_its_nursery_a_worker_lets_neighbours_finish_and_ends(worker: Ru
     code, err = worker.wait()
 
     assert code == 70
-    assert "the nursery of isolated jobs has died; this worker will be replaced" in err
+    assert "the fork server of isolated jobs has died; this worker will be replaced" in err
     assert worker.state(neighbour) is COMPLETED
     assert worker.job(job).halts == 1
     assert worker.state(job) is QUEUED
@@ -335,10 +335,10 @@ def test_an_isolated_job_that_has_not_begun_is_aborted_without_a_child(worker: R
     quick = worker.app.enqueue_many([jobs.add.call(1, 2) for _ in range(20)])  # so that it takes several at once
     until(lambda: all(worker.state(job) is COMPLETED for job in quick), "the quick ones end")
     first, waiting = worker.enqueue("deaf", began=str(began)), worker.enqueue("isolated_pid")
-    until(lambda: worker.board.running() == [first.id] and worker.was_taken(waiting), "one begins, one waits")
+    until(lambda: worker.shared_status.running() == [first.id] and worker.was_taken(waiting), "one begins, one waits")
 
     worker.abort(waiting)
     ended = worker.ended(waiting)
 
     assert (ended.state, ended.reason, ended.attempts) == (ABORTED, Reason.ABORTED, 0)
-    assert worker.board.running() == [first.id]
+    assert worker.shared_status.running() == [first.id]

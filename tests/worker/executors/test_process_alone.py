@@ -1,4 +1,5 @@
-"""The executor of isolated jobs without a worker around it: children and a nursery that die, hang or cannot be had, at
+"""The executor of isolated jobs without a worker around it: children and a fork server that die, hang or cannot be
+had, at
 moments that a whole worker would not let one choose."""
 
 from __future__ import annotations
@@ -21,16 +22,15 @@ import pytest
 from packhorse.core.job import Job
 from packhorse.core.outcome import Completed, Halted, Outcome, Released
 from packhorse.core.task import RegisteredTask
-from packhorse.worker import child
-from packhorse.worker.executors import process
+from packhorse.worker.executors import child, process
+from packhorse.worker.executors.fork_server import ChildMain, ForkServer
 from packhorse.worker.executors.process import ProcessExecutor
+from packhorse.worker.executors.slots import Slots
 from packhorse.worker.finisher import Finisher
+from packhorse.worker.held_job import HeldJob
 from packhorse.worker.ipc import Channel
-from packhorse.worker.nursery import ChildMain, Nursery
-from packhorse.worker.seat import Seat
-from packhorse.worker.slots import Slots
 from tests.children import until
-from tests.worker.making import RESULT_LIMIT, a_job, a_seat, chain_of, task_of
+from tests.worker.making import RESULT_LIMIT, a_held_job, a_job, chain_of, task_of
 from tests.worker.running import descendants, file, is_alive
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at /proc")
@@ -68,26 +68,26 @@ def serve(end: socket.socket) -> None:
 
 
 class Alone:
-    """An executor, its real nursery, and the outcomes that come out."""
+    """An executor, its real fork server, and the outcomes that come out."""
 
     def __init__(self, child_main: ChildMain = serve, slots: int = 2) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # the test runner may have threads
-            self.nursery = Nursery.start(child_main)
+            self.fork_server = ForkServer.start(child_main)
         self.condemned: list[list[str]] = []
         self.outcomes: dict[str, Outcome] = {}
         self._finisher = Finisher(lambda: None)
-        self._slots = Slots(None, slots, lambda seat: self.executor)
-        self.executor = ProcessExecutor(self.nursery, self._slots, self._finisher, condemn=self._condemn)
+        self._slots = Slots(None, slots, lambda held: self.executor)
+        self.executor = ProcessExecutor(self.fork_server, self._slots, self._finisher, condemn=self._condemn)
 
     def _condemn(self, why: str) -> None:
         self._look()
         self.condemned.append(sorted(self.outcomes))
 
-    def begin(self, name: str, task: str, **args: str) -> Seat:
-        seat = a_seat(a_job(name, msgspec.json.encode(args).decode(), task=task), TASKS[task])
-        self._slots.line_up([seat])
-        return seat
+    def begin(self, name: str, task: str, **args: str) -> HeldJob:
+        held = a_held_job(a_job(name, msgspec.json.encode(args).decode(), task=task), TASKS[task])
+        self._slots.line_up([held])
+        return held
 
     def outcome(self, name: str) -> Outcome:
         until(lambda: self._look().get(name), f"{name} ends")
@@ -99,11 +99,11 @@ class Alone:
         return int(outcome.result or 0)
 
     def _look(self) -> dict[str, Outcome]:
-        self.outcomes.update({seat.job.id: outcome for seat, outcome in self._finisher.take_now(100)})
+        self.outcomes.update({held.job.id: outcome for held, outcome in self._finisher.take_now(100)})
         return self.outcomes
 
     def close(self) -> None:
-        os.kill(self.nursery.pid, signal.SIGCONT)
+        os.kill(self.fork_server.pid, signal.SIGCONT)
         self.executor.close()
         self.executor._wake_read.close()
         self.executor._wake_write.close()
@@ -126,12 +126,12 @@ def test_an_idle_child_that_has_died_gets_no_further_job(started: Callable[..., 
     alone = started(slots=1)
     first = alone.result(alone.begin("first", "pid").job.id)
     until(lambda: alone.executor._idle, "its child is idle")  # a moment after its outcome was told
-    os.kill(alone.nursery.pid, signal.SIGSTOP)  # so that nobody tells of the end
+    os.kill(alone.fork_server.pid, signal.SIGSTOP)  # so that nobody tells of the end
     os.kill(first, signal.SIGKILL)
     until(lambda: not alone.executor._idle, "its closed channel is seen")
 
     alone.begin("second", "pid")
-    os.kill(alone.nursery.pid, signal.SIGCONT)
+    os.kill(alone.fork_server.pid, signal.SIGCONT)
 
     assert alone.result("second") != first
 
@@ -201,10 +201,10 @@ def test_a_job_that_is_stopped_before_its_child_has_taken_it_is_over_at_once(sta
     alone = started(slots=1)
     first = alone.result(alone.begin("first", "pid").job.id)
     os.kill(first, signal.SIGSTOP)
-    seat = alone.begin("large", "pid", text=LARGE)
+    held = alone.begin("large", "pid", text=LARGE)
     until(lambda: any(one.unsent for one in alone.executor._children.values()), "a part of it is sent")
 
-    alone.executor.stop(seat, hard=False)
+    alone.executor.stop(held, hard=False)
 
     assert isinstance(alone.outcome("large"), Released)
     assert alone.result(alone.begin("next", "pid").job.id) != first
@@ -227,7 +227,7 @@ class Leaving:
         self._children = children
 
     @property
-    def seat(self) -> None:
+    def held(self) -> None:
         self._children.clear()
 
 
@@ -260,8 +260,8 @@ def test_while_no_child_can_be_forked_the_others_run_on_and_it_is_tried_again(
     full, tries, go = tmp_path / "full", tmp_path / "tries", tmp_path / "go"
     limit_forks(monkeypatch, full, tries)
     alone = started()
-    seat = alone.begin("running", "wait_for", path=str(go))
-    until(lambda: seat.began_at is not None, "it runs")
+    held = alone.begin("running", "wait_for", path=str(go))
+    until(lambda: held.began_at is not None, "it runs")
     full.touch()
     alone.begin("waiting", "pid")
     until(lambda: tries.exists() and len(tries.read_text().split()) >= 4, "it is tried again and again")
@@ -283,8 +283,8 @@ def test_who_waits_for_a_child_that_cannot_be_had_gets_the_next_that_is_idle(
     full, go = tmp_path / "full", tmp_path / "go"
     limit_forks(monkeypatch, full, tmp_path / "tries")
     alone = started()
-    seat = alone.begin("running", "wait_for", path=str(go))
-    until(lambda: seat.began_at is not None, "it runs")
+    held = alone.begin("running", "wait_for", path=str(go))
+    until(lambda: held.began_at is not None, "it runs")
     full.touch()
     alone.begin("waiting", "pid")
     file(tmp_path / "tries")
@@ -302,7 +302,7 @@ def test_whoever_is_handed_back_while_no_child_can_be_had_keeps_no_slot(
     full.touch()
     waiting = alone.begin("waiting", "pid")
     file(tries)
-    assert waiting.claim()  # as the desk does that hands it back
+    assert waiting.claim()  # as the loop does that hands it back
     alone.begin("next", "pid")
     full.unlink()
 
@@ -317,7 +317,7 @@ def test_a_worker_whose_nursery_has_died_is_condemned_before_any_job_makes_room(
     alone.begin("running", "wait_for", path=str(tmp_path / "never"))
     file(tmp_path / "never.began")  # and not only on its way to its child
 
-    os.kill(alone.nursery.pid, signal.SIGKILL)
+    os.kill(alone.fork_server.pid, signal.SIGKILL)
 
     assert isinstance(alone.outcome("running"), Halted)
     assert alone.condemned == [[]]  # by then, nothing had ended

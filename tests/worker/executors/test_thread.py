@@ -11,19 +11,19 @@ import pytest
 
 from packhorse.core.outcome import Outcome, Released
 from packhorse.worker.executors import thread as thread_module
+from packhorse.worker.executors.slots import Slots
 from packhorse.worker.executors.thread import ThreadExecutor
 from packhorse.worker.finisher import Finisher
-from packhorse.worker.seat import Seat
-from packhorse.worker.slots import Slots
+from packhorse.worker.held_job import HeldJob
 from tests.children import PATIENCE, until
-from tests.worker.making import RESULT_LIMIT, a_job, a_seat, task_of, throw_into
+from tests.worker.making import RESULT_LIMIT, a_held_job, a_job, task_of, throw_into
 
 
 class Bench:
     """An executor whose jobs wait for a gate."""
 
     def __init__(self, slots: int) -> None:
-        self.slots = Slots(None, slots, lambda seat: self.executor)
+        self.slots = Slots(None, slots, lambda held: self.executor)
         self.finisher = Finisher(lambda: None)
         self.condemned: list[str] = []
         self.executor = ThreadExecutor(self.slots, self.finisher, RESULT_LIMIT, self.condemned.append)
@@ -35,8 +35,8 @@ class Bench:
         self.began.append(name)
         self.gate.wait(PATIENCE)
 
-    def seats(self, *names: str) -> list[Seat]:
-        return [a_seat(a_job(name, f'{{"name":"{name}"}}'), self.task) for name in names]
+    def held_jobs(self, *names: str) -> list[HeldJob]:
+        return [a_held_job(a_job(name, f'{{"name":"{name}"}}'), self.task) for name in names]
 
     @property
     def threads(self) -> int:
@@ -60,7 +60,7 @@ def test_no_job_no_thread(bench: Bench):
 def test_each_job_gets_a_thread_at_once_until_there_are_no_more_slots(bench: Bench):
     counts = []
     for name in "abcde":
-        bench.slots.line_up(bench.seats(name))
+        bench.slots.line_up(bench.held_jobs(name))
         counts.append(bench.threads)
     until(lambda: len(bench.began) == 3, "three begin")
 
@@ -73,7 +73,7 @@ def test_each_job_gets_a_thread_at_once_until_there_are_no_more_slots(bench: Ben
 def test_threads_stay_for_the_next_jobs(bench: Bench):
     bench.gate.set()
     for name in "abcdef":
-        bench.slots.line_up(bench.seats(name))
+        bench.slots.line_up(bench.held_jobs(name))
         until(lambda: bench.executor._idle, "its thread is free again")
 
     assert bench.threads == 1
@@ -81,7 +81,7 @@ def test_threads_stay_for_the_next_jobs(bench: Bench):
 
 
 def test_a_seat_that_was_handed_back_is_not_run(bench: Bench):
-    one, two = bench.seats("a", "b")
+    one, two = bench.held_jobs("a", "b")
     one.claim()
 
     bench.slots.line_up([one, two])
@@ -93,7 +93,7 @@ def test_a_seat_that_was_handed_back_is_not_run(bench: Bench):
 
 def test_jobs_wait_for_slots_that_others_hold(bench: Bench):
     bench.slots._free.clear()
-    bench.slots.line_up(bench.seats("a"))
+    bench.slots.line_up(bench.held_jobs("a"))
     waiting = bench.slots.waiting
 
     bench.slots.give(0)
@@ -103,15 +103,15 @@ def test_jobs_wait_for_slots_that_others_hold(bench: Bench):
 
 
 def test_a_thread_cannot_be_made_to_end(bench: Bench):
-    (seat,) = bench.seats("a")
+    (held,) = bench.held_jobs("a")
 
-    assert bench.executor.stop(seat, hard=False) is True
-    assert bench.executor.stop(seat, hard=True) is False
+    assert bench.executor.stop(held, hard=False) is True
+    assert bench.executor.stop(held, hard=True) is False
 
 
 def test_threads_end_when_the_executor_closes(bench: Bench):
     bench.gate.set()
-    bench.slots.line_up(bench.seats("a", "b"))
+    bench.slots.line_up(bench.held_jobs("a", "b"))
     until(lambda: len(bench.finisher) == 2, "they end")
 
     bench.executor.close()
@@ -119,7 +119,7 @@ def test_threads_end_when_the_executor_closes(bench: Bench):
     until(lambda: not any(thread.is_alive() for thread in bench.executor._threads), "the threads end")
 
 
-# --- lent to the desk -----------------------------------------------------------------------------------------------
+# --- lent to the loop -----------------------------------------------------------------------------------------------
 
 
 def lend(bench: Bench, work: Callable[[], None]) -> threading.Event:
@@ -141,7 +141,7 @@ def test_a_thread_that_is_lent_runs_the_first_job_that_it_has_begun_itself(bench
 
     def work() -> None:
         lent.append(threading.get_ident())
-        bench.slots.line_up([a_seat(a_job("a"), where)])
+        bench.slots.line_up([a_held_job(a_job("a"), where)])
 
     lend(bench, work)
     until(lambda: len(bench.finisher) == 1, "it ends")
@@ -151,7 +151,7 @@ def test_a_thread_that_is_lent_runs_the_first_job_that_it_has_begun_itself(bench
 
 
 def test_it_leaves_the_other_jobs_to_others(bench: Bench):
-    lend(bench, lambda: bench.slots.line_up(bench.seats("a", "b", "c")))
+    lend(bench, lambda: bench.slots.line_up(bench.held_jobs("a", "b", "c")))
     until(lambda: len(bench.began) == 3, "all begin")
 
     assert bench.threads == 3
@@ -168,7 +168,7 @@ def test_a_job_that_somebody_else_begins_meanwhile_is_not_left_to_it(bench: Benc
 
     done = lend(bench, work)
     assert is_out.wait(60)
-    bench.slots.line_up(bench.seats("a"))
+    bench.slots.line_up(bench.held_jobs("a"))
     until(lambda: bench.began == ["a"], "it begins on another thread")
 
     assert not done.is_set()
@@ -180,14 +180,14 @@ def test_a_thread_that_was_lent_for_nothing_is_free_again(bench: Bench):
     assert lend(bench, lambda: None).wait(60)
     until(lambda: bench.executor._idle == 1, "it is free")
 
-    bench.slots.line_up(bench.seats("a"))
+    bench.slots.line_up(bench.held_jobs("a"))
     until(lambda: bench.began == ["a"], "it begins")
 
     assert bench.threads == 1
 
 
 def test_while_all_threads_are_busy_none_is_lent(bench: Bench):
-    bench.slots.line_up(bench.seats("a", "b", "c"))
+    bench.slots.line_up(bench.held_jobs("a", "b", "c"))
     until(lambda: len(bench.began) == 3, "all begin")
 
     assert not bench.executor.lend(lambda: None)
@@ -209,7 +209,7 @@ def test_two_that_are_lent_at_once_each_run_their_own_job(bench: Bench):
     def work(name: str) -> None:
         lent[name] = threading.get_ident()
         together.wait(PATIENCE)
-        bench.slots.line_up([a_seat(a_job(name, f'{{"name":"{name}"}}'), where)])
+        bench.slots.line_up([a_held_job(a_job(name, f'{{"name":"{name}"}}'), where)])
         together.wait(PATIENCE)
 
     lend(bench, lambda: work("a"))
@@ -236,7 +236,7 @@ def test_where_no_thread_can_be_started_none_is_lent_and_nobody_is_condemned(
 def test_where_no_thread_can_be_started_a_job_condemns_the_worker(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(threading.Thread, "start", cannot_start)
 
-    bench.slots.line_up(bench.seats("a"))
+    bench.slots.line_up(bench.held_jobs("a"))
 
     assert bench.condemned == ["it cannot start a thread: can't start new thread"]
 
@@ -250,7 +250,7 @@ def test_a_thread_that_is_hit_while_it_is_idle_runs_the_next_job(bench: Bench):
     until(lambda: bench.executor._idle == 1, "it is free")
 
     throw_into(bench.executor._threads[0], TimeoutError)
-    bench.slots.line_up(bench.seats("a"))
+    bench.slots.line_up(bench.held_jobs("a"))
     until(lambda: len(bench.finisher) == 1, "it ends")
     until(lambda: bench.executor._idle == 1, "its thread is free again")
 
@@ -298,10 +298,10 @@ class Tearing:
 
 
 def ran_in_spite_of(tearing: Tearing) -> set[int]:
-    """The desk's work, which finds one job, and then another two, on one thread; answers the lines where it was."""
+    """The loop's work, which finds one job, and then another two, on one thread; answers the lines where it was."""
     bench = Bench(1)
     bench.gate.set()
-    seats = bench.seats("a", "b", "c")
+    held_jobs = bench.held_jobs("a", "b", "c")
     before = threading.gettrace()
     threading.settrace(tearing)
     try:
@@ -310,20 +310,20 @@ def ran_in_spite_of(tearing: Tearing) -> set[int]:
         def find() -> None:
             if not is_found:
                 is_found.append(True)
-                bench.slots.line_up(seats[:1])
+                bench.slots.line_up(held_jobs[:1])
 
         assert lend(bench, find).wait(60)
     finally:
         threading.settrace(before)  # type: ignore[arg-type]
-    bench.slots.line_up(seats[1:])
+    bench.slots.line_up(held_jobs[1:])
     until(lambda: bench.executor._idle == 1 and bench.executor._given.empty(), f"it is free, after {tearing.line}")
-    for seat in seats:  # as the desk does with those that do not begin
-        if seat.claim():
-            bench.slots.give_up(seat)
-            bench.finisher.put(seat, Released(seat.job.token, "it did not begin"))
+    for held in held_jobs:  # as the loop does with those that do not begin
+        if held.claim():
+            bench.slots.give_up(held)
+            bench.finisher.put(held, Released(held.job.token, "it did not begin"))
     until(lambda: bench.executor._idle == 1, f"it is free, after {tearing.line}")
 
-    ended = {seat.job.id for seat, _ in bench.finisher.take_now(100)}
+    ended = {held.job.id for held, _ in bench.finisher.take_now(100)}
     assert ended == {"a", "b", "c"}, f"lost after {tearing.line}"
     assert sorted(bench.began) == sorted(set(bench.began)), f"run twice after {tearing.line}"
     assert list(bench.slots._free) == [0], f"its slot is lost after {tearing.line}"
@@ -345,12 +345,12 @@ def test_wherever_a_thread_is_hit_no_job_and_no_slot_is_lost():
 
 
 def test_a_thread_that_does_not_get_on_at_all_condemns_its_worker(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    def put(seat: Seat, outcome: Outcome) -> None:
+    def put(held: HeldJob, outcome: Outcome) -> None:
         raise LookupError("no room")
 
     bench.gate.set()
     monkeypatch.setattr(bench.finisher, "put", put)
-    bench.slots.line_up(bench.seats("a"))
+    bench.slots.line_up(bench.held_jobs("a"))
     until(lambda: bench.executor._idle == 1, "its thread is free again")
 
     assert bench.condemned == ["a thread of its does not get on: LookupError"]
