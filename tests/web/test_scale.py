@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from bench.web.calls import COUNTED, paths
+from bench.web.requests import COUNTED, paths
 from bench.web.history import fill
 from packhorse import Packhorse
 from packhorse.storage import open_storage
