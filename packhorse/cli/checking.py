@@ -10,7 +10,7 @@ from packhorse.cli.failing import CommandError, ExitCode, masked
 from packhorse.cli.invocation import Invocation
 from packhorse.cli.options import command, span_option
 from packhorse.cli.output import escape, paint, say
-from packhorse.monitor.health import Finding, look
+from packhorse.monitor.health import Finding, Verdict, probe
 from packhorse.monitor.local_liveness import ForemanStatus, local_foremen
 
 
@@ -30,32 +30,32 @@ def check(invocation: Invocation, max_age: int, is_local: bool) -> int:
     --local asks for the foreman of this user on this machine alone, as a container's health check does: neither the
     storage nor other machines nor queues are looked at."""
     findings = list(_look_here() if is_local else _look(invocation, max_age))
-    is_healthy = all(finding.is_well for finding in findings)
+    is_healthy = all(finding.is_ok for finding in findings)
     if invocation.as_json:
-        checks = [{"name": name, "ok": is_well, "sentence": text} for name, is_well, text in findings]
+        checks = [{"name": finding.name, "ok": finding.is_ok, "sentence": finding.sentence} for finding in findings]
         invocation.print_json({"healthy": is_healthy, "checks": checks})
     else:
         for finding in findings:
-            if not (finding.is_well and invocation.quiet):
+            if not (finding.is_ok and invocation.quiet):
                 _show(finding)
     return ExitCode.OK if is_healthy else ExitCode.UNHEALTHY
 
 
 def _show(finding: Finding) -> None:
-    word = paint("ok ", "green") if finding.is_well else paint("bad", "red")
+    word = paint("ok ", "green") if finding.is_ok else paint("bad", "red")
     say(f"{word}  {masked(escape(finding.sentence))}")
 
 
 def _look_here() -> Iterator[Finding]:
     signs = local_foremen()
     if not signs:
-        yield Finding("foreman", False, "no foreman of this user runs on this machine, or in this container")
+        yield Finding("foreman", Verdict.BAD, "no foreman of this user runs on this machine, or in this container")
     for sign in signs:
         name = f"the foreman with process number {sign.pid}"
         if sign.is_stuck:
-            yield Finding("foreman", False, f"{name} has been stuck for {sign.age():.0f} s")
+            yield Finding("foreman", Verdict.BAD, f"{name} has been stuck for {sign.age():.0f} s")
         else:
-            yield Finding("foreman", True, f"{name} is alive; {_storage_words(sign)}")
+            yield Finding("foreman", Verdict.OK, f"{name} is alive; {_storage_words(sign)}")
 
 
 def _storage_words(sign: ForemanStatus) -> str:
@@ -72,6 +72,6 @@ def _look(invocation: Invocation, max_age: int) -> Iterator[Finding]:
         storage = invocation.storage
     except CommandError as error:
         why = f" ({error.why})" if error.why else ""
-        yield Finding("storage", False, f"{error.what}{why}")
+        yield Finding("storage", Verdict.BAD, f"{error.what}{why}")
         return
-    yield from look(storage, invocation.settings.lease, max_age)
+    yield from probe(storage, invocation.settings.lease, max_age)

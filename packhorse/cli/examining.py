@@ -23,7 +23,7 @@ from packhorse.core.event import Subject
 from packhorse.core.job import HELD, WAITING, Job, State
 from packhorse.core.version import __version__
 from packhorse.monitor.filters import usable_filters
-from packhorse.monitor.health import overdue
+from packhorse.monitor.health import Facts, overdue
 from packhorse.monitor.liveness import IdleReason, idle_foremen, idle_text, is_alive, resume_command
 from packhorse.monitor.schedules import describe_schedule, late_by
 from packhorse.monitor.text import count_text, held_back_text, pause_text, share_text, size_text, span_text
@@ -377,8 +377,8 @@ def waits(patient: Patient) -> Iterator[Symptom]:
 
 
 def due(patient: Patient) -> Iterator[Symptom]:
-    finding = overdue(patient.storage, patient.snapshot.now, MINUTE)
-    if finding.is_well:
+    finding = overdue(patient.storage, Facts(patient.storage, patient.snapshot.lease, max_age=MINUTE))
+    if finding.is_ok:
         yield well("due", finding.sentence)
     else:
         yield wrong("due", finding.sentence, "a foreman does the chores that bring it in line: packhorse work")
