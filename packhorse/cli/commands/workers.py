@@ -20,10 +20,11 @@ from packhorse.cli.table import Column, print_table
 from packhorse.core.errors import BadValue
 from packhorse.core.event import NOT_IN_PROGRAM, ForemanAction, ForemanOrder, Subject
 from packhorse.core.job import HELD, WAITING, State
+from packhorse.monitor.actions import ask_for_stacks, check_accepts, have_answered, send_order, workers_of
 from packhorse.monitor.liveness import Presence, group_processes, group_text, is_alive, presence_of
 from packhorse.monitor.serializers import client_fields, worker_fields
 from packhorse.monitor.served_queues import queues_served_by
-from packhorse.monitor.stacks import ask_for_stacks, give_order, have_answered, refuse_in_program, stacks_of, workers_of
+from packhorse.monitor.stacks import stacks_of
 from packhorse.monitor.text import count_text, shorten, span_text
 from packhorse.storage import BATCH, Storage
 from packhorse.storage.records import Filter, WorkerInfo
@@ -443,7 +444,7 @@ def _without_pools(
     able: list[tuple[WorkerInfo, ForemanOrder]] = []
     for to, order in orders:
         try:
-            refuse_in_program(to if to.subject is Subject.FOREMAN else everyone.get(to.foreman or ""), order.do)
+            check_accepts(to if to.subject is Subject.FOREMAN else everyone.get(to.foreman or ""), order.do)
         except BadValue as refusal:
             if len(orders) == 1 or not whom.everybody:
                 raise
@@ -464,12 +465,10 @@ def _confirm_orders(orders: Sequence[tuple[WorkerInfo, ForemanOrder]]) -> bool:
 def _send_order(storage: Storage, to: WorkerInfo, order: ForemanOrder, by: str | None) -> Given:
     """Leave the order for the foreman, who is the one that hears."""
     foreman = to.id if to.subject is Subject.FOREMAN else to.foreman
-    if to.subject is not Subject.FOREMAN:
-        order = ForemanOrder(order.do, worker=to.id, now=order.now)
-    number = None if foreman is None else give_order(storage, foreman, order, by=by)
-    if foreman is None or number is None:
-        raise CommandError(f"{name_of(to)} has no foreman, who could hear it", ExitCode.UNSUCCESSFUL)
-    return Given(order, to, foreman, number)
+    if foreman is None:
+        raise CommandError(f"{name_of(to)} has no foreman and cannot receive orders", ExitCode.UNSUCCESSFUL)
+    sent = send_order(storage, to, order, by=by)
+    return Given(sent.order, to, foreman, sent.number)
 
 
 def _wait_for(storage: Storage, given: list[Given], patience: int) -> list[Given]:
@@ -520,10 +519,9 @@ def stacks(context: CommandContext, whom: Whom) -> int:
     storage, asked = context.storage, []
     everybody: list[WorkerInfo] = []
     for to in chosen_ones(context, whom):
-        number = ask_for_stacks(storage, to, by=whom.by)
-        if number is None:
-            raise CommandError(f"{name_of(to)} has no foreman, who could hear it", ExitCode.UNSUCCESSFUL)
-        asked.append((to, number))
+        if to.subject is not Subject.FOREMAN and to.foreman is None:
+            raise CommandError(f"{name_of(to)} has no foreman and cannot receive orders", ExitCode.UNSUCCESSFUL)
+        asked.append((to, ask_for_stacks(storage, to, by=whom.by).number))
     for _ in looks(whom.patience):
         everybody = storage.workers()
         if all(have_answered(workers_of(to, everybody), number) for to, number in asked):
