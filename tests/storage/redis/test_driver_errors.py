@@ -155,7 +155,7 @@ def held(storage: Redis) -> list[Completed]:
 def test_a_full_server_refuses_new_jobs_and_stores_none_of_them(full: Redis):
     before = find_all(full)
 
-    with pytest.raises(StorageFull, match="jobs already stored are safe, new ones are refused"):
+    with pytest.raises(StorageFull, match="stored jobs are safe"):
         full.enqueue(new_jobs(5))
 
     assert find_all(full) == before
