@@ -11,8 +11,8 @@ import pytest
 from pymysql.constants import CLIENT
 
 from packhorse import Packhorse
+from packhorse.storage.sql.statements import load_migrations
 from packhorse.storage.sqlite.schema import MIGRATIONS, prepare
-from packhorse.storage.statements import load_migrations
 from tests.children import ROOT
 from tests.cli.conftest import Call
 from tests.cli.yard import Yard
