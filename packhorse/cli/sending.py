@@ -22,7 +22,7 @@ from packhorse.cli.output import escape, json_text, paint, say, short_id, state_
 from packhorse.cli.target import is_foreign, missing_file
 from packhorse.cli.watching import Watcher, looks
 from packhorse.cli.where import find_job, ids_from, warn_unserved
-from packhorse.client.announcements import known_task
+from packhorse.client.announcements import announced_task
 from packhorse.client.app import Packhorse
 from packhorse.client.job import JobHandle, job_failed
 from packhorse.core.clock import MINUTE, SECOND, from_datetime
@@ -296,7 +296,7 @@ def _known_to_storage(invocation: Invocation, name: str, force: bool) -> Recipie
         what = f"there is no task {name!r}{did_you_mean(name, names, most=3)}"
         hint = "name your app: --app module:attr\n--force enqueues it all the same, for workers that know it"
         raise TaskNotFound(what, why=f"no app was found here, and {told}", hint=hint)
-    announced = known_task(known, TaskOptions()) if known and not force else None
+    announced = announced_task(known, TaskOptions()) if known and not force else None
     return Recipient(client, announced.signature if announced else None, known.queue if known else None)
 
 

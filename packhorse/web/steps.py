@@ -69,7 +69,7 @@ class Steps:
         """Do this to one job. Raises JobNotFound, WrongState and NotUnique. Answers the job as it was before.
         `unknown` is as in `check`."""
         job = self._reader.stored(job_id)
-        handle, by = JobHandle[Any](self._app, job_id), self._operator.name
+        handle, by = JobHandle[Any](self._app._state, job_id), self._operator.name
         match step.operation:
             case Operation.ABORT:
                 handle.abort(by=by)
@@ -138,7 +138,7 @@ class Steps:
     def copy(self, job_id: str, args: Mapping[str, Any] | None, options: Mapping[str, Any]) -> JobHandle[Any]:
         """A new job like this one; masked values in `args` mean the stored ones."""
         job = self._reader.stored(job_id)
-        handle: JobHandle[Any] = JobHandle.of(self._app, job)
+        handle: JobHandle[Any] = JobHandle.of(self._app._state, job)
         wanted = None if args is None else unmasked(dict(args), msgspec.json.decode(job.args))
         if wanted is not None:  # as it is, whoever may steer the job may also retry it
             self._require_task(job.task)
