@@ -21,8 +21,8 @@ from packhorse.cli.output import escape, say
 from packhorse.cli.watching import looks
 from packhorse.core.errors import BadValue
 from packhorse.core.event import NOT_IN_PROGRAM, ForemanAction, ForemanOrder, Subject
+from packhorse.monitor.actions import check_accepts, send_order
 from packhorse.monitor.liveness import is_alive
-from packhorse.monitor.stacks import give_order, refuse_in_program
 from packhorse.monitor.text import count_text, span_text
 from packhorse.storage import Storage
 from packhorse.storage.records import WorkerInfo
@@ -258,7 +258,7 @@ def _without_pools(
     able: list[tuple[WorkerInfo, ForemanOrder]] = []
     for to, order in orders:
         try:
-            refuse_in_program(to if to.subject is Subject.FOREMAN else everyone.get(to.foreman or ""), order.do)
+            check_accepts(to if to.subject is Subject.FOREMAN else everyone.get(to.foreman or ""), order.do)
         except BadValue as refusal:
             if len(orders) == 1 or not whom.everybody:
                 raise
@@ -279,12 +279,10 @@ def _are_meant(orders: Sequence[tuple[WorkerInfo, ForemanOrder]]) -> bool:
 def _give(storage: Storage, to: WorkerInfo, order: ForemanOrder, by: str | None) -> Given:
     """Leave the order for the foreman, who is the one that hears."""
     foreman = to.id if to.subject is Subject.FOREMAN else to.foreman
-    if to.subject is not Subject.FOREMAN:
-        order = ForemanOrder(order.do, worker=to.id, now=order.now)
-    number = None if foreman is None else give_order(storage, foreman, order, by=by)
-    if foreman is None or number is None:
-        raise CommandError(f"{name_of(to)} has no foreman, who could hear it", ExitCode.UNSUCCESSFUL)
-    return Given(order, to, foreman, number)
+    if foreman is None:
+        raise CommandError(f"{name_of(to)} has no foreman and cannot receive orders", ExitCode.UNSUCCESSFUL)
+    sent = send_order(storage, to, order, by=by)
+    return Given(sent.order, to, foreman, sent.number)
 
 
 def _wait(storage: Storage, given: list[Given], patience: int) -> list[Given]:

@@ -8,7 +8,9 @@ from packhorse.cli.options import command
 from packhorse.cli.ordering import Whom, chosen_ones, name_of, on_workers
 from packhorse.cli.output import escape, paint, say
 from packhorse.cli.watching import looks
-from packhorse.monitor.stacks import ask_for_stacks, have_answered, stacks_of, workers_of
+from packhorse.core.event import Subject
+from packhorse.monitor.actions import ask_for_stacks, have_answered, workers_of
+from packhorse.monitor.stacks import stacks_of
 from packhorse.monitor.text import span_text
 from packhorse.storage.records import WorkerInfo
 
@@ -22,10 +24,9 @@ def stacks(invocation: Invocation, whom: Whom) -> int:
     storage, asked = invocation.storage, []
     everybody: list[WorkerInfo] = []
     for to in chosen_ones(invocation, whom):
-        number = ask_for_stacks(storage, to, by=whom.by)
-        if number is None:
-            raise CommandError(f"{name_of(to)} has no foreman, who could hear it", ExitCode.UNSUCCESSFUL)
-        asked.append((to, number))
+        if to.subject is not Subject.FOREMAN and to.foreman is None:
+            raise CommandError(f"{name_of(to)} has no foreman and cannot receive orders", ExitCode.UNSUCCESSFUL)
+        asked.append((to, ask_for_stacks(storage, to, by=whom.by).number))
     for _ in looks(whom.patience):
         everybody = storage.workers()
         if all(have_answered(workers_of(to, everybody), number) for to, number in asked):
