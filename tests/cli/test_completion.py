@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from click.shell_completion import BashComplete, CompletionItem
 
-from packhorse.cli import completing
-from packhorse.cli.invocation import Invocation
+from packhorse.cli import completion
+from packhorse.cli.context import CommandContext
 from packhorse.cli.main import cli
 from packhorse.cli.powershell import PowerShellComplete
 from packhorse.storage.records import ScheduleInfo
@@ -112,15 +112,15 @@ def test_commands_and_options_are_offered(here: Path):
 @pytest.fixture
 def offered_here(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     """The same in this process, with all the time that a slow machine may need."""
-    monkeypatch.setattr(completing, "_PATIENCE", 60)
+    monkeypatch.setattr(completion, "_PATIENCE", 60)
 
     def offer(*words: str) -> list[str]:
-        invocation = Invocation()
+        context = CommandContext()
         try:
-            completer = BashComplete(cli, {"obj": invocation}, "packhorse", "_PACKHORSE_COMPLETE")
+            completer = BashComplete(cli, {"obj": context}, "packhorse", "_PACKHORSE_COMPLETE")
             return [item.value for item in completer.get_completions(list(words[:-1]), words[-1])]
         finally:
-            invocation.close()
+            context.close()
 
     return offer
 
@@ -161,7 +161,7 @@ class TypedInBash:
         # A slow machine may need longer than people would wait at the Tab key.
         program.write_text(
             f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-            "from packhorse.cli import completing, main\ncompleting._PATIENCE = 60\nmain.cli()\n"
+            "from packhorse.cli import completion, main\ncompletion._PATIENCE = 60\nmain.cli()\n"
         )
         program.chmod(0o755)
         monkeypatch.setenv("PATH", f"{yard.directory}{os.pathsep}{os.environ['PATH']}")
@@ -203,7 +203,7 @@ def test_a_storage_that_takes_its_time_is_not_waited_for(
     yard: Yard, offered_here: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ):
     answers = threading.Event()
-    monkeypatch.setattr(completing, "_PATIENCE", 0.01)
+    monkeypatch.setattr(completion, "_PATIENCE", 0.01)
     monkeypatch.setattr(type(yard.storage), "queues", lambda self: answers.wait(60) and [])
 
     assert offered_here("pause", "") == []
