@@ -21,7 +21,7 @@ from packhorse.cli.lookup import find_job, ids_from, warn_unserved
 from packhorse.cli.options import Command, app_option, command, moment_option, span_option, with_options
 from packhorse.cli.output import escape, json_text, paint, place_text, say, short_id, state_style
 from packhorse.cli.target import is_foreign, missing_file
-from packhorse.client.announcements import known_task
+from packhorse.client.announcements import announced_task
 from packhorse.client.app import Packhorse
 from packhorse.client.job import JobHandle, job_failed
 from packhorse.core.clock import MINUTE, SECOND, from_datetime
@@ -295,7 +295,7 @@ def _known_to_storage(context: CommandContext, name: str, force: bool) -> Recipi
         what = f"there is no task {name!r}{did_you_mean(name, names, most=3)}"
         hint = "name your app: --app module:attr\n--force enqueues it all the same, for workers that know it"
         raise TaskNotFound(what, why=f"no app was found here, and {told}", hint=hint)
-    announced = known_task(known, TaskOptions()) if known and not force else None
+    announced = announced_task(known, TaskOptions()) if known and not force else None
     return Recipient(client, announced.signature if announced else None, known.queue if known else None)
 
 

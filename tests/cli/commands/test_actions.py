@@ -79,7 +79,7 @@ def test_delete_removes_a_job(yard: Yard, packhorse: Call):
     [
         (["abort"], "completed", "it has ended already"),
         (["start"], "running", "a worker has it already"),
-        (["priority", "9"], "dead", "it has ended, and has no place in line"),
+        (["priority", "9"], "dead", "it has ended and no longer waits"),
         (["start"], "dead", "try:  packhorse retry {id}"),
         (["retry"], "queued", "it waits in line already; packhorse start {id} makes it the next"),
         (["retry"], "completed", "for another one like it: packhorse copy {id}"),
