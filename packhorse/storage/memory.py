@@ -32,7 +32,7 @@ from packhorse.core.metrics import (
 )
 from packhorse.core.outcome import Failure, Outcome, Verdict
 from packhorse.core.transitions import Transition
-from packhorse.storage import listing
+from packhorse.storage import queries
 from packhorse.storage.contract import BATCH
 from packhorse.storage.engine import Engine, attempts
 from packhorse.storage.records import (
@@ -506,17 +506,17 @@ class Memory(Engine[Transaction]):
 
     @locked
     def find(self, where: Filter, *, cursor: str | None = None, limit: int = 50) -> Page:
-        order = listing.order_for(where)
-        after = listing.decode_cursor(cursor, order)
-        jobs = sorted((job for job in self._tables.jobs.values() if listing.fits(job, where)), key=order.place)
+        order = queries.order_for(where)
+        after = queries.decode_cursor(cursor, order)
+        jobs = sorted((job for job in self._tables.jobs.values() if queries.fits(job, where)), key=order.place)
         rest = [job for job in jobs if after is None or order.place(job) > after]
         page = rest[:limit]
-        return Page(page, listing.encode_cursor(order, order.place(page[-1])) if len(rest) > limit else None)
+        return Page(page, queries.encode_cursor(order, order.place(page[-1])) if len(rest) > limit else None)
 
     @locked
     def count(self, where: Filter, *, cap: int = 10_000) -> Count:
-        number = sum(listing.fits(job, where) for job in self._tables.jobs.values())
-        if listing.is_tallied(where) or number <= cap:
+        number = sum(queries.fits(job, where) for job in self._tables.jobs.values())
+        if queries.is_tallied(where) or number <= cap:
             return Count(number)
         return Count(cap, exact=False)
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Generic, Protocol, TypeVar
 
 from packhorse.core.errors import StorageUnavailable
-from packhorse.storage.meter import Meter
+from packhorse.storage.metrics import CallMetrics
 
 
 class Lendable(Protocol):
@@ -51,7 +51,7 @@ class Pool(Generic[L]):
         prepare: Callable[[L], None],
         may_pass: Callable[[Exception, bool], bool],
     ) -> None:
-        self.meter = Meter()
+        self.meter = CallMetrics()
         self._place = place
         self._size = size
         self._patience = patience  # seconds

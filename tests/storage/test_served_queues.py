@@ -217,7 +217,7 @@ def test_a_worker_follows_the_order_that_its_foreman_tells(crew: Crew) -> None:
         return sorted(job.queue for job in jobs)
 
     crew.storage.join(WorkerInfo("ann"))
-    worker.floor.served.add({"a": ["note"], "b": ["note"]})
+    worker.executors.served_queues.add({"a": ["note"], "b": ["note"]})
     by_turns = take()
     worker.handle({"do": "order", "order": "created"})
 

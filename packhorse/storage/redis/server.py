@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from packhorse.core import clock
 from packhorse.core.errors import StorageError, StorageUnavailable
-from packhorse.storage.meter import Meter
+from packhorse.storage.metrics import CallMetrics
 from packhorse.storage.redis.address import Address, Node, shown_nodes
 from packhorse.storage.redis.connection import Connection, Lost, Refusal, Word
 from packhorse.storage.redis.forks import part_ways_after_fork
@@ -41,7 +41,7 @@ class Server:
     ) -> None:
         self.address = address
         self.prefix = address.key_prefix
-        self.meter = Meter()
+        self.meter = CallMetrics()
         self.losses = 0  # how often a connection failed
         self._now = now
         self._on_connect = on_connect  # what was known of the server may no longer be true
