@@ -1,4 +1,4 @@
-"""What a process has used of the processor: the measure that stays true while others are at work. Needs Linux."""
+"""The CPU time of processes: a measure that stays valid on a busy machine. Needs Linux."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 
 def milliseconds(pids: Iterable[int]) -> float:
-    """Of these processes and their children so far, also by threads that have ended; whoever is gone has none."""
+    """CPU time of these processes and their children, including ended threads. An ended process adds nothing."""
     return sum(map(_nanoseconds, pids)) / 1e6
 
 
 def _nanoseconds(pid: int) -> int:
     try:
-        worked = time.clock_gettime_ns(~pid << 3 | 2)  # the clock of a process, as clock_getcpuclockid(3) makes it
+        worked = time.clock_gettime_ns(~pid << 3 | 2)  # the CPU clock of a process, as in clock_getcpuclockid(3)
         for thread in Path(f"/proc/{pid}/task").glob("*/children"):
             worked += sum(_nanoseconds(int(child)) for child in thread.read_text().split())
     except OSError:  # ended meanwhile

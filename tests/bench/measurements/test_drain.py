@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench.disciplines.drain import rate
-from bench.ledger import Entry
+from bench.measurements.drain import rate
+from bench.run_log import Entry
 
 
 def entries(times: list[float]) -> list[Entry]:

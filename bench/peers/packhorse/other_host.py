@@ -1,6 +1,6 @@
-"""`packhorse` as on another machine: it does not know the processes of this one, so it has to wait for their lease.
+"""`packhorse` with another host name: it cannot see the processes of this host, so it waits for their lease.
 
-The program that takes over in `bench.disciplines.crash` when a machine is lost.
+`bench.measurements.crash` starts it after a lost machine.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
--- What completing a batch and taking the next writes: heads, the finished, the held, the line, three events for each job,
--- counts. KEYS: prefix. ARGV: task, owner, how many to take, result; then the ids that are completed.
--- Answers ids and bodies of those taken.
+-- Complete a batch and take the next: write heads, finished, held, the line, three events per job, counts.
+-- KEYS: prefix. ARGV: task, owner, how many to take, result; then the ids that are completed.
+-- Returns ids and bodies of the jobs taken.
 local P, call, pack, sub = KEYS[1], redis.call, struct.pack, string.sub
 local task, owner, result = ARGV[1], ARGV[2], ARGV[4]
 local time = call('TIME')
@@ -14,8 +14,8 @@ local function heads_of(ids)
   return call('MGET', unpack(keys)), keys
 end
 
--- One event for each job, 50 to an entry; answers for each job the entry that tells of it.
-local function tell(ids, kind, state, fences, data)
+-- One event per job, 50 per entry; returns the entry of each job.
+local function add_events(ids, kind, state, fences, data)
   local first, entries = call('INCRBY', P .. 'n:event', #ids) - #ids + 1, {}
   for from = 1, #ids, 50 do
     local to = math.min(from + 49, #ids)
@@ -36,8 +36,8 @@ if #done > 0 then
   local heads, keys = heads_of(done)
   local fences, put, finished = {}, {}, {}
   for i, head in ipairs(heads) do fences[i] = struct.unpack('>I4', head, 3) end
-  local begun = tell(done, 'started', 'running', fences, false)
-  local ended = tell(done, 'completed', 'completed', fences, 1)
+  local begun = add_events(done, 'started', 'running', fences, false)
+  local ended = add_events(done, 'completed', 'completed', fences, 1)
   local ending = pack('>I4', #result) .. result
   local middle = pack('>I4', 1) .. stamp
   for i, head in ipairs(heads) do
@@ -68,12 +68,12 @@ end
 local heads, keys = heads_of(ids)
 local fences, put, bodies, answer = {}, {}, {}, {}
 for i, head in ipairs(heads) do fences[i] = struct.unpack('>I4', head, 3) + 1 end
-local told = tell(ids, 'reserved', 'reserved', fences, false)
+local entries = add_events(ids, 'reserved', 'reserved', fences, false)
 local named = pack('>I2', #owner) .. owner
 for i, head in ipairs(heads) do
   put[2 * i - 1] = keys[i]
   put[2 * i] = 'r' .. sub(head, 2, 2) .. pack('>I4', fences[i]) .. sub(head, 7, 10) .. stamp
-    .. sub(head, 19, 34) .. named .. sub(head, 37) .. told[i]
+    .. sub(head, 19, 34) .. named .. sub(head, 37) .. entries[i]
   bodies[i] = P .. 'b:' .. ids[i]
 end
 call('MSET', unpack(put))

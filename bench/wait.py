@@ -1,4 +1,4 @@
-"""Waiting for something to become true, for so long and no longer."""
+"""Wait for a condition with a time limit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def wait_until(is_so: Callable[[], bool], seconds: float, what: str) -> None:
-    """Look every few milliseconds; TimeoutError when it takes too long."""
+    """Check every few milliseconds; raise TimeoutError after so many seconds."""
     until = time.monotonic() + seconds
     while not is_so():
         if time.monotonic() > until:

@@ -1,4 +1,4 @@
-"""Every page and every list that the web offers, asked again and again, in ever other order."""
+"""Request every page and every list of the web repeatedly, in random order."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from urllib.parse import quote_plus
 
 from bench.percentile import percentile
+from bench.web.cpu_time import milliseconds
 from bench.web.history import WORKER
-from bench.web.processor import milliseconds
 
 API = "/api/v1"
 _STATES = ("scheduled", "queued", "reserved", "running", "retrying", "completed", "dead", "aborted")
@@ -54,7 +54,7 @@ _EVENTS = (
 
 
 class Timed(NamedTuple):
-    """How long one address took, and how much of that the server was on a processor; in milliseconds."""
+    """How long one URL took, and how much CPU time the server used; in milliseconds."""
 
     path: str
     took: list[float]
@@ -70,12 +70,12 @@ class Timed(NamedTuple):
 
     @property
     def work(self) -> float:
-        """95 of 100 cost the server at most this."""
+        """CPU time, p95."""
         return percentile(self.worked, 95)
 
 
 class Visitor:
-    """One who asks, on one connection."""
+    """A client on one connection."""
 
     def __init__(self, host: str, port: int) -> None:
         self._connection = http.client.HTTPConnection(host, port, timeout=60)
@@ -93,7 +93,7 @@ class Visitor:
 
 
 def paths(ask_json: Callable[[str], Any]) -> Iterator[str]:
-    """All that there is to ask for, on a storage that `history.fill` has filled."""
+    """Every URL of a storage that `history.fill` filled."""
     yield from _PAGES
     yield from (f"/jobs?state={state}" for state in _STATES)
     yield from (f"/jobs?q={quote_plus(words)}" for words in _FILTERS)

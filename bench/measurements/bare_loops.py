@@ -1,4 +1,4 @@
-"""The limits of a storage: its bare loops, and beside them Packhorse's calls without workers."""
+"""The limits of a storage: its bare loops, and Packhorse's calls without workers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from bench.contender import Contender
-from bench.disciplines import Figures
+from bench.measurements import Figures
 from bench.plan import Plan
 from bench.storages.storage import Storage
 
@@ -18,12 +18,12 @@ _FIGURES = {
     "coroutines": "single",
     "exchange": "many",
 }
-"""What is measured, and with which number of the plan."""
+"""Each figure with the number of the plan that it uses."""
 _MORE: dict[str, dict[str, str]] = {"sqlite": {}, "redis": {"shared": "single"}, "postgres": {}, "mysql": {}}
 
 
-def limits(contender: Contender, storage: Storage, plan: Plan) -> Figures:
-    """Every figure, if there are loops for this storage; each on an empty storage and in a process of its own."""
+def measure_bare_loops(contender: Contender, storage: Storage, plan: Plan) -> Figures:
+    """Every figure if there are loops for this storage, each on an empty storage in its own process."""
     figures: Figures = {}
     if storage.name not in _MORE:
         return figures

@@ -1,4 +1,4 @@
-"""The app whose worker is measured while people watch: one task that does nothing."""
+"""The app of the worker that is measured while people watch: one task that does nothing."""
 
 from __future__ import annotations
 

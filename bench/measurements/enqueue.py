@@ -1,9 +1,9 @@
-"""Enqueueing with nobody at work: one by one, and in bulk where a contender can."""
+"""Enqueue without workers: one by one, and in bulk if the contender has such a call."""
 
 from __future__ import annotations
 
 from bench.contender import Contender
-from bench.disciplines import Figures
+from bench.measurements import Figures
 from bench.plan import Plan
 from bench.storages.storage import Storage
 from bench.trial import Trial

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bench.feed import Producer
+from bench.producer import Producer
 
 
 class Plain:

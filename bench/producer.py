@@ -1,7 +1,7 @@
-"""The producer of a contender, run in its environment: `python -m bench.feed MODULE WHAT NUMBERS…`, answers JSON.
+"""The producer of a contender, run in its environment: `python -m bench.producer MODULE WHAT NUMBERS…` prints JSON.
 
-Called by `bench.contender`. Nothing here but the standard library and the contender's module, so that each is fed by
-the same loops. Coroutine functions are awaited one after the other, as plain functions are called.
+Called by `bench.contender`. It imports only the standard library and the contender's module, so that the same loops
+enqueue for everyone. It awaits coroutine functions one after the other, as it calls plain functions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Call = Callable[[Any], Awaitable[object]]
 
 
 class Producer:
-    """Feeds one peer; each method answers what the harness wants to know."""
+    """Enqueues jobs of one peer. Each method returns what the harness measures."""
 
     def __init__(self, peer: Peer) -> None:
         many = getattr(peer, "enqueue_many", None)
@@ -35,7 +35,7 @@ class Producer:
         self._enqueue_many = _awaitable(many) if many else None
 
     async def single(self, number: float) -> dict[str, float]:
-        """Enqueue one by one: how many a second. The first opens connections and is not timed."""
+        """Enqueue one by one; return jobs per second. The first call opens connections and is not timed."""
         await self._enqueue(0.0)
         began = time.perf_counter()
         for n in range(1, int(number)):
@@ -43,7 +43,7 @@ class Producer:
         return {"rate": (number - 1) / (time.perf_counter() - began)}
 
     async def many(self, number: float) -> dict[str, float]:
-        """The same, a thousand to a call if the peer can."""
+        """The same, a thousand per call if the peer has such a call."""
         if self._enqueue_many is None:
             return await self.single(number)
         await self._enqueue(0.0)
@@ -59,10 +59,10 @@ class Producer:
         return {}
 
     async def paced(self, rate: float, seconds: float) -> dict[str, float]:
-        """Enqueue at a pace, each job with its moment as the argument: how many a second there really were.
+        """Enqueue at a steady rate, each job with the current time as its argument; return the rate achieved.
 
-        Gaps vary, so as not to fall into step with somebody's polling. Above a hundred a second, those that are due
-        go together every ten milliseconds, in one call if the peer has one for many.
+        Gaps vary, so that jobs do not fall into step with a poller. Above a hundred per second, all jobs that are due
+        go out together every ten milliseconds, in one call if the peer has one.
         """
         gap = max(1 / rate, _TICK_SECONDS)
         began, sent = time.monotonic(), 0
@@ -83,7 +83,7 @@ class Producer:
 
 
 def _awaitable(call: Callable[[Any], object]) -> Call:
-    """The call as a coroutine function; awaiting one that never waits costs a tenth of a microsecond."""
+    """The call as a coroutine function. Awaiting one that never blocks costs a tenth of a microsecond."""
     if inspect.iscoroutinefunction(call):
         return call
 

@@ -27,5 +27,5 @@ def some_results() -> Results:
             a_row("rq", single=2_000.0, many=10_000.0, drain_one=70.0, idle_p50=12.0, crash_finished=191.0),
         ],
         limits={"redis": {"bare_single": 6_500.0, "bare_many": 120_000.0, "bare_drain": 40_000.0, "threads": 9_000.0}},
-        strains={"redis": {"plain_drain": 20_000.0, "deep_drain": 13_000.0, "queues_drain": 19_000.0}},
+        stress={"redis": {"plain_drain": 20_000.0, "deep_drain": 13_000.0, "queues_drain": 19_000.0}},
     )

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bench import family
+from bench import processes
 
-VARIABLE = "PACKHORSE_TEST_FAMILY"
+VARIABLE = "PACKHORSE_TEST_PROCESSES"
 PROGRAM = """
 import subprocess
 subprocess.Popen(["sh", "-c", "echo $$; read line < never"], start_new_session=True).wait()
@@ -23,7 +23,7 @@ def parent(tmp_path: Path):
     words, around = [sys.executable, "-c", PROGRAM], {**os.environ, VARIABLE: str(tmp_path)}
     with subprocess.Popen(words, cwd=tmp_path, env=around, stdout=subprocess.PIPE, text=True) as process:
         yield process
-        family.kill(family.members(VARIABLE, tmp_path))
+        processes.kill(processes.members(VARIABLE, tmp_path))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -33,8 +33,8 @@ def test_all_processes_of_a_trial_are_found_by_the_mark_in_their_environment(
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
 
-    assert family.members(VARIABLE, tmp_path) == [parent.pid, child]
-    assert family.members(VARIABLE, tmp_path / "another") == []
+    assert processes.members(VARIABLE, tmp_path) == [parent.pid, child]
+    assert processes.members(VARIABLE, tmp_path / "another") == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -42,21 +42,21 @@ def test_a_child_is_found_when_its_parent_is_dead(parent: subprocess.Popen[str],
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
 
-    family.kill([parent.pid])
+    processes.kill([parent.pid])
     parent.wait()
 
-    assert family.members(VARIABLE, tmp_path) == [child]
+    assert processes.members(VARIABLE, tmp_path) == [child]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_the_cost_of_processes_is_their_sum(parent: subprocess.Popen[str], tmp_path: Path):
     assert parent.stdout is not None
     parent.stdout.readline()
-    both = family.members(VARIABLE, tmp_path)
+    both = processes.members(VARIABLE, tmp_path)
 
-    cost = family.cost(both)
+    cost = processes.cost(both)
 
     assert cost.processes == 2
-    assert cost.memory_mb > family.cost(both[1:]).memory_mb > 0
-    assert cost.largest_mb == pytest.approx(family.cost(both[:1]).largest_mb, rel=0.05)  # it may still be settling
-    assert family.cost([]) == family.Cost(0, 0, 0, 0)
+    assert cost.memory_mb > processes.cost(both[1:]).memory_mb > 0
+    assert cost.largest_mb == pytest.approx(processes.cost(both[:1]).largest_mb, rel=0.05)  # it may still be settling
+    assert processes.cost([]) == processes.Cost(0, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""The processes of a trial, known by a variable in their environment: whoever started them, and whoever has died since.
+"""The processes of a trial, found by a variable in their environment, also when their parents are dead.
 
 Reads `/proc`, so it needs Linux.
 """
@@ -14,7 +14,7 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 
 class Cost(NamedTuple):
-    """What processes have used so far, and hold now."""
+    """What a set of processes has used so far, and holds now."""
 
     processes: int
     cpu_seconds: float
@@ -23,20 +23,20 @@ class Cost(NamedTuple):
 
 
 def members(variable: str, value: object) -> list[int]:
-    """The living processes that have this variable in their environment, the oldest first."""
+    """The living processes with this variable in their environment, oldest first."""
     mark = f"{variable}={value}".encode()
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
             if mark in path.read_bytes().split(b"\0"):
                 found.append(int(path.parent.name))
-        except OSError:  # gone meanwhile, or not ours to read
+        except OSError:  # ended meanwhile, or not readable by us
             continue
     return sorted(found, key=lambda pid: (_start(pid), pid))
 
 
 def kill(pids: list[int]) -> None:
-    """Kill at once, without a chance to clean up."""
+    """Send SIGKILL: the processes get no chance to clean up."""
     for pid in pids:
         try:
             os.kill(pid, signal.SIGKILL)
@@ -45,7 +45,7 @@ def kill(pids: list[int]) -> None:
 
 
 def cost(pids: list[int]) -> Cost:
-    """The cost of these together; whoever is gone has none."""
+    """The total cost. An ended process adds nothing."""
     memory = [_memory(pid) for pid in pids]
     return Cost(
         len(pids),
@@ -56,7 +56,7 @@ def cost(pids: list[int]) -> Cost:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields behind the name of the program, which may contain anything."""
+    """The fields after the program's name, which may contain any character."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -68,7 +68,7 @@ def _start(pid: int) -> int:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """User and system time, also of its ended children."""
+    """User and system time, including ended children."""
     return sum(map(int, _stat(pid)[11:15])) / _TICK
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from bench import family
+from bench import processes
 from bench.contender import Contender
-from bench.disciplines import Figures
-from bench.ledger import Entry
+from bench.measurements import Figures
 from bench.plan import Plan
+from bench.run_log import Entry
 from bench.storages.storage import Storage
 from bench.trial import Trial
-from bench.waiting import wait_until
+from bench.wait import wait_until
 
 _JOBS = 200
 _SLOTS = 10
@@ -21,25 +21,25 @@ _PATIENCE = 30
 
 
 def crash(contender: Contender, storage: Storage, plan: Plan) -> Figures:
-    """Everything is killed, and started again on the same machine."""
+    """Kill every process and start again on the same host."""
     with Trial(contender, storage) as trial:
         return _restarted(trial, contender, plan)
 
 
 def lost_machine(contender: Contender, storage: Storage, plan: Plan) -> Figures:
-    """Everything is killed, and Packhorse starts where nobody can know that those processes are dead."""
+    """Kill every process and start Packhorse on another host, which cannot know that those processes are dead."""
     with Trial(contender, storage) as trial:
-        return _named("machine", _restarted(trial, contender._replace(module="elsewhere"), plan))
+        return _named("machine", _restarted(trial, contender._replace(module="other_host"), plan))
 
 
 def lost_worker(contender: Contender, storage: Storage, plan: Plan) -> Figures:
-    """Only the process that the first one started is killed: Packhorse's worker, while its foreman lives."""
+    """Kill only the worker; its foreman lives."""
     with Trial(contender, storage) as trial:
         _begin(trial)
         killed = time.monotonic()
-        family.kill(trial.processes()[1:2])
+        processes.kill(trial.processes()[1:2])
         _wait(trial, plan.crash_patience)
-        return _named("worker", aftermath(trial.ledger.entries(), killed))
+        return _named("worker", crash_figures(trial.run_log.entries(), killed))
 
 
 def _restarted(trial: Trial, successor: Contender, plan: Plan) -> Figures:
@@ -49,7 +49,7 @@ def _restarted(trial: Trial, successor: Contender, plan: Plan) -> Figures:
     trial.contender = successor
     trial.start(successor.processes_for(_SLOTS))
     _wait(trial, plan.crash_patience)
-    return aftermath(trial.ledger.entries(), killed)
+    return crash_figures(trial.run_log.entries(), killed)
 
 
 def _named(what: str, figures: Figures) -> Figures:
@@ -57,7 +57,7 @@ def _named(what: str, figures: Figures) -> Figures:
 
 
 def _begin(trial: Trial) -> None:
-    """Up to the moment of the crash."""
+    """Run until the moment of the crash."""
     trial.feed("naps", _JOBS)
     trial.start(trial.contender.processes_for(_SLOTS))
     trial.wait_for(1, _PATIENCE)
@@ -65,19 +65,19 @@ def _begin(trial: Trial) -> None:
 
 
 def _wait(trial: Trial, patience: float) -> None:
-    """Until every job has ended once, or no longer."""
+    """Wait until every job has ended once, or the patience runs out."""
 
     def is_done() -> bool:
-        return len({entry.number for entry in trial.ledger.entries() if entry.has_ended}) >= _JOBS
+        return len({entry.number for entry in trial.run_log.entries() if entry.has_ended}) >= _JOBS
 
     try:
         wait_until(is_done, patience, "the rest")
     except TimeoutError:
-        return  # the figures tell how many are missing
+        return  # the figures show how many are missing
 
 
-def aftermath(entries: Sequence[Entry], killed: float) -> Figures:
-    """What became of the jobs: how many ended, when the last did, and when those in flight began again."""
+def crash_figures(entries: Sequence[Entry], killed: float) -> Figures:
+    """How many jobs finished, when the last one did, and when those in flight ran again."""
     ended = {entry.number for entry in entries if entry.has_ended}
     ended_before = {entry.number for entry in entries if entry.has_ended and entry.at <= killed}
     in_flight = {entry.number for entry in entries if not entry.has_ended and entry.at <= killed} - ended_before

@@ -1,6 +1,6 @@
-"""Packhorse under strain: jobs of 500 queues, unique jobs, or jobs of every priority; `BENCH_STRAIN` says which.
+"""Packhorse under stress: 500 queues, unique jobs, or all priorities; `BENCH_STRESS` selects one.
 
-The program of `bench.disciplines.strain`, with the names of `bench.peers.Peer` that a drain needs.
+The program of `bench.measurements.stress`, with the names of `bench.peers.Peer` that a drain needs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from packhorse import Packhorse
 from packhorse.client.job_builder import NewCall
 
 _QUEUES = 500
-_PRIORITIES = range(1, 11)  # all that there are; two queues make twenty lines of them
+_PRIORITIES = range(1, 11)  # all of them; with two queues there are twenty lines
 
 app = Packhorse(URL)
 
@@ -38,8 +38,8 @@ def _priorities() -> list[Call]:
     return [task.using(priority=priority).call for priority in _PRIORITIES for task in tasks]
 
 
-_STRAINS = {"plain": _plain, "deep": _plain, "queues": _queues, "unique": _unique, "priorities": _priorities}
-_calls = _STRAINS[os.environ["BENCH_STRAIN"]]()
+_STRESS_KINDS = {"plain": _plain, "deep": _plain, "queues": _queues, "unique": _unique, "priorities": _priorities}
+_calls = _STRESS_KINDS[os.environ["BENCH_STRESS"]]()
 
 
 def work(processes: int) -> list[list[str]]:

@@ -3,43 +3,43 @@ from __future__ import annotations
 import pytest
 
 from bench.contender import Contender, Facts
-from bench.forecast import Forecast, crash_seconds, lap_seconds
 from bench.plan import FULL, QUICK
+from bench.time_estimate import TimeEstimate, crash_seconds, lap_seconds
 
 FACTS = Facts(pace={"redis": 1_000}, slots=10, setting="", versions={}, has_many=True, has_tables=False)
 PACKHORSE, HUEY = Contender("packhorse", "redis", FACTS), Contender("huey", "redis", FACTS)
 
 
 def test_what_is_left_is_what_was_expected_of_the_parts_to_come():
-    forecast = Forecast({"a": 10, "b": 20, "c": 30})
-    assert forecast.left() == 60
+    estimate = TimeEstimate({"a": 10, "b": 20, "c": 30})
+    assert estimate.left() == 60
 
-    forecast.note("a", 10)
+    estimate.note("a", 10)
 
-    assert forecast.left() == 50
+    assert estimate.left() == 50
 
 
 def test_what_is_left_grows_with_what_took_longer():
-    forecast = Forecast({"a": 10, "b": 20, "c": 30})
+    estimate = TimeEstimate({"a": 10, "b": 20, "c": 30})
 
-    forecast.note("a", 25)
-    forecast.note("b", 20)
+    estimate.note("a", 25)
+    estimate.note("b", 20)
 
-    assert forecast.left() == pytest.approx(45)
+    assert estimate.left() == pytest.approx(45)
 
 
 def test_nothing_is_left_when_all_is_done():
-    forecast = Forecast({"a": 10})
+    estimate = TimeEstimate({"a": 10})
 
-    forecast.note("a", 12)
+    estimate.note("a", 12)
 
-    assert forecast.left() == 0
+    assert estimate.left() == 0
 
 
-def test_only_the_first_lap_of_packhorse_has_strain():
+def test_only_the_first_lap_of_packhorse_has_stress():
     first, second = (lap_seconds(PACKHORSE, FULL, is_first=is_first) for is_first in (True, False))
 
-    assert first - second > FULL.strain / 20_000
+    assert first - second > FULL.stress / 20_000
     assert lap_seconds(HUEY, FULL, is_first=True) - lap_seconds(HUEY, FULL, is_first=False) == 1 + FULL.idle_seconds
 
 

@@ -1,7 +1,7 @@
-"""The ledger of a trial: every job that runs notes itself in one file, in 17 bytes, whoever runs it.
+"""The run log of a trial: every job appends 17 bytes to one file when it runs.
 
-Jobs write it in their own processes and environments, so there is nothing here but the standard library; the harness
-reads it. It counts what has run, the same way for everybody, and asks no storage.
+Jobs write it in the environments of their contenders, so this module uses only the standard library; the harness reads
+it. It counts runs in the same way for every contender, without asking a storage.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-VARIABLE = "BENCH_LEDGER"
+VARIABLE = "BENCH_RUN_LOG"
 """The environment variable that names the file."""
 
 _ENTRY = struct.Struct("<dd?")
@@ -20,23 +20,23 @@ _file: int | None = None
 
 
 class Entry(NamedTuple):
-    """One note: a job began, or ended."""
+    """A job started or ended."""
 
     at: float  # `time.monotonic()`, which all processes of a machine share
-    number: float  # the job's argument
+    number: float  # the argument of the job
     has_ended: bool
 
 
 def note(number: float, *, has_ended: bool = True) -> None:
-    """Write an entry. One small append is never mixed with another's."""
+    """Append an entry. Small appends of several processes never mix."""
     global _file
     if _file is None:
         _file = os.open(os.environ[VARIABLE], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(_file, _ENTRY.pack(time.monotonic(), number, has_ended))
 
 
-class Ledger:
-    """The harness's view of the file."""
+class RunLog:
+    """Reads the file for the harness."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -48,7 +48,7 @@ class Ledger:
             return 0
 
     def entries(self, since: int = 0) -> list[Entry]:
-        """All entries behind the first `since`, by their time."""
+        """All entries after the first `since`, ordered by time."""
         if not len(self):
             return []
         content = self.path.read_bytes()[since * _ENTRY.size : len(self) * _ENTRY.size]

@@ -1,13 +1,13 @@
-"""Draining: jobs wait, then workers start. Counted are jobs that have run, from the first twentieth to the last."""
+"""Drain: jobs wait, then workers start. The rate counts runs, without the first and the last twentieth."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from bench.contender import Contender
-from bench.disciplines import Figures
-from bench.ledger import Entry
+from bench.measurements import Figures
 from bench.plan import Plan
+from bench.run_log import Entry
 from bench.storages.storage import Storage
 from bench.trial import Trial
 
@@ -26,18 +26,18 @@ def _drain(contender: Contender, storage: Storage, plan: Plan, processes: int) -
         trial.feed("many", number)
         trial.start(processes)
         trial.wait_for(number, patience(plan))
-        return rate(trial.ledger.entries(), number)
+        return rate(trial.run_log.entries(), number)
 
 
 def patience(plan: Plan) -> float:
-    """Seconds that a drain may take: twenty times what its contender's pace promises."""
+    """Seconds that a drain may take: twenty times the planned duration."""
     return 20 * max(1, plan.drain_seconds)
 
 
 def rate(entries: Sequence[Entry], number: int) -> float:
-    """Jobs a second between the first twentieth and the last, so that neither start nor stragglers count.
+    """Jobs per second without the first and the last twentieth, so that neither start nor stragglers count.
 
-    A job that ran twice, or not at all, makes the figure worthless: ValueError.
+    Raise ValueError if a job ran twice or not at all.
     """
     different = len({entry.number for entry in entries})
     if not different == len(entries) == number:

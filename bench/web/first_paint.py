@@ -1,5 +1,5 @@
-"""When a browser first paints something of each main page: what a person waits for. A Chromium that is on PATH measures
-it itself, each time in a fresh profile, which has kept none of the styles and scripts."""
+"""The time until a browser first paints each main page. The Chromium on PATH measures it, each time in a fresh profile
+without cached styles and scripts."""
 
 from __future__ import annotations
 
@@ -11,23 +11,22 @@ from typing import Any, NamedTuple
 from bench.percentile import percentile
 
 PAGES = ("/", "/jobs", "/jobs?state=dead", "/failures", "/queues", "/tasks", "/workers", "/schedules", "/storage")
-_PAINTED = """() => new Promise((tell) => new PerformanceObserver((list) => {
+_PAINTED = """() => new Promise((resolve) => new PerformanceObserver((list) => {
   const paint = list.getEntriesByName("first-contentful-paint")[0];
-  if (paint) tell([paint.startTime, performance.getEntriesByType("navigation")[0].responseEnd]);
+  if (paint) resolve([paint.startTime, performance.getEntriesByType("navigation")[0].responseEnd]);
 }).observe({ type: "paint", buffered: true }))"""
 
 
 class NoBrowser(Exception):
-    """There is nothing to paint with."""
+    """No browser is installed."""
 
 
 class Painted(NamedTuple):
-    """How long after it was asked for one page was first painted, and had come; and for how much of that its thread in
-    the browser was on a processor. In milliseconds."""
+    """Milliseconds until a page was received and first painted, and the CPU time of its thread in the browser."""
 
     path: str
     painted: list[float]
-    came: list[float]
+    received: list[float]
     worked: list[float]
 
     @property
@@ -39,18 +38,18 @@ class Painted(NamedTuple):
         return percentile(self.painted, 95)
 
     @property
-    def answer(self) -> float:
-        """Half of the answers were there by then."""
-        return statistics.median(self.came)
+    def p50_received(self) -> float:
+        """Time until the page was received, median."""
+        return statistics.median(self.received)
 
     @property
     def work(self) -> float:
-        """Half of them cost the browser no more."""
+        """CPU time in the browser, median."""
         return statistics.median(self.worked)
 
 
 def paint(base: str, rounds: int, pages: Sequence[str] = PAGES) -> list[Painted]:
-    """Open each page in each round; the slowest first. NoBrowser says what is missing."""
+    """Open each page in each round; return the slowest first. Raise NoBrowser if there is none."""
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if chromium is None:
         raise NoBrowser("no Chromium is on PATH")
@@ -61,7 +60,7 @@ def paint(base: str, rounds: int, pages: Sequence[str] = PAGES) -> list[Painted]
     all_painted = [Painted(path, [], [], []) for path in pages]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        _visit(browser, base, Painted(pages[0], [], [], []))  # the browser itself has to come to life first
+        _visit(browser, base, Painted(pages[0], [], [], []))  # the browser itself starts on its first page
         for _ in range(rounds):
             for each in all_painted:
                 _visit(browser, base, each)
@@ -75,12 +74,12 @@ def _visit(browser: Any, base: str, page: Painted) -> None:
     session = context.new_cdp_session(tab)
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
     before = _thread_seconds(session)
-    tab.goto(page.path, wait_until="domcontentloaded")  # a live page never ends to load
+    tab.goto(page.path, wait_until="domcontentloaded")  # a live page never finishes loading
     painted, came = tab.evaluate(_PAINTED)
     page.worked.append(1_000 * (_thread_seconds(session) - before))
     context.close()
     page.painted.append(painted)
-    page.came.append(came)
+    page.received.append(came)
 
 
 def _thread_seconds(session: Any) -> float:
