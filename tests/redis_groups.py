@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from packhorse.storage.redis.connection import Lost, Refusal
+from packhorse.storage.redis.connection import ConnectionLost, ErrorReply
 from tests.children import until
 from tests.redis_server import RedisServer
 
@@ -104,7 +104,7 @@ class Cluster:
 
 
 def _is_whole(node: RedisServer) -> bool:
-    with contextlib.suppress(Lost, Refusal):
+    with contextlib.suppress(ConnectionLost, ErrorReply):
         info = node.command("CLUSTER", "INFO")
         return b"cluster_state:ok" in info and b"cluster_known_nodes:3" in info
     return False

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from packhorse.storage.redis.address import Address
-from packhorse.storage.redis.connection import Connection, Lost, Refusal
+from packhorse.storage.redis.connection import Connection, ConnectionLost, ErrorReply
 from tests.ports import free_port
 
 _NEEDED = (
@@ -87,9 +87,9 @@ class RedisServer:
     def _answers(self) -> bool:
         try:
             self.command("PING")
-        except Lost:
+        except ConnectionLost:
             return False
-        except Refusal as refusal:
+        except ErrorReply as refusal:
             return refusal.code != "LOADING"
         return True
 

@@ -58,7 +58,7 @@ class EmbeddedPool:
 
     def __init__(self, app: Packhorse, concurrency: int, queues: list[str] | None) -> None:
         self._app = app
-        self._storage = app._another_storage()
+        self._storage = app._state.open_another_storage()
         self._settings = app.settings
         self._concurrency = concurrency
         self._queues = queues
@@ -68,7 +68,7 @@ class EmbeddedPool:
         self._lingering: list[threading.Thread] = []  # each with a worker that has made way
         self._error: Exception | None = None  # what ended it
         # A storage that was handed in has no address by which the next program could know it.
-        self._spool = Spool(None) if app._is_handed else Spool.of(app.settings)
+        self._spool = Spool(None) if app._state.has_storage_object else Spool.of(app.settings)
         self._beats = _Beats(self._storage, app, concurrency, self._spool)
         self._orders = Orders(self._storage, self._beats.record, lambda: None)
         chores = all_chores(self._storage, app.settings, self._beats.trusted_time)

@@ -3,16 +3,15 @@ with a forked child. PostgreSQL, MySQL and the remote storage lend from one; wha
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from packhorse.core.errors import StorageUnavailable
+from packhorse.storage.fork_hook import reset_after_fork
 from packhorse.storage.meter import Meter
 
 
@@ -59,7 +58,7 @@ class Pool(Generic[L]):
         self._prepare = prepare
         self._may_pass = may_pass
         self._forget()
-        _pools.add(self)
+        reset_after_fork(self)
 
     def _forget(self) -> None:
         self._lock = threading.Lock()  # guards what follows, for moments
@@ -173,20 +172,8 @@ class Pool(Generic[L]):
         for link in idle:
             self._drop(link)
 
-    def begin_anew(self) -> None:
+    def after_fork(self) -> None:
         """In a forked child: the parent's connections, and the locks that its threads hold, are not ours."""
         _inherited.append(self._idle)
         self.meter.part_ways()
         self._forget()
-
-
-_pools: weakref.WeakSet[Pool[Any]] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for pool in list(_pools):
-        pool.begin_anew()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

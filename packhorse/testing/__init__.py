@@ -71,7 +71,7 @@ def testing(app: Packhorse, *, now: datetime | None = None) -> Iterator[Rehearsa
     """Keep the app's jobs in memory for the length of a `with` block, under a clock that stands still until it is
     turned. `now` is what it shows at first; else the time of this machine."""
     shown = ManualClock(clock.now() if now is None else from_datetime(now, "now"))
-    with app._staying_in(open_storage("memory://", now=shown)):
+    with app._state.test_storage(open_storage("memory://", now=shown)):
         yield Rehearsal(app, shown)
 
 
@@ -285,7 +285,7 @@ class Rehearsal:
 
     def _name_of(self, task: Task[..., Any] | str) -> str:
         if isinstance(task, Task):
-            if task._app is not self.app:
+            if task._app is not self.app._state:
                 raise BadValue(f"the task {task.name} belongs to another app")
             return task.name
         # A name may be that of a task elsewhere; one that is nearly ours is a mistake that would hide for ever.

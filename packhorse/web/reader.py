@@ -211,7 +211,7 @@ class Reader:
     def why(self, job_id: str, span: Callable[[int], str] = span_text) -> str:
         """Why the job is where it is, in a clause; `span` says how a duration is written."""
         self.stored(job_id)
-        return self._redaction.text(JobHandle(self._app, job_id).why(span=span)) or ""
+        return self._redaction.text(JobHandle(self._app._state, job_id).why(span=span)) or ""
 
     def log_lines(self, job_id: str, after: int, limit: int) -> list[LogLine]:
         self.stored(job_id)

@@ -14,13 +14,13 @@ from packhorse.core.errors import NotSignedIn
 from packhorse.monitor.filters import usable_filters
 from packhorse.storage import Storage
 from packhorse.web.glance import Glance
+from packhorse.web.operator_actions import OperatorActions
 from packhorse.web.reader import Reader
 from packhorse.web.redacted_names import redacted_names
 from packhorse.web.security.access import Access
 from packhorse.web.security.operator import Operator
 from packhorse.web.security.redaction import Redaction
 from packhorse.web.security.signed_out import SignedOut
-from packhorse.web.steps import Steps
 
 log = logging.getLogger("packhorse.web")
 
@@ -47,7 +47,7 @@ class Site:
     @functools.cached_property
     def working_storage(self) -> Storage:
         """The storage for workers elsewhere: with connections of their own, which no slow page takes from them."""
-        return self.app._another_storage()
+        return self.app._state.open_another_storage()
 
     def connections(self) -> list[tuple[int, int]]:
         """Of this server: those for pages, and those for workers elsewhere."""
@@ -71,7 +71,7 @@ class Site:
         if operator is None:
             raise NotSignedIn("nobody is signed in", hint="send Authorization: Bearer TOKEN, or sign in at /login")
         reader = Reader(self.app, self.glance, self.redaction, operator)
-        return Call(self, operator, reader, Steps(self.app, self.glance, reader, operator))
+        return Call(self, operator, reader, OperatorActions(self.app, self.glance, reader, operator))
 
 
 class Call(NamedTuple):
@@ -80,4 +80,4 @@ class Call(NamedTuple):
     site: Site
     operator: Operator
     reader: Reader
-    steps: Steps
+    actions: OperatorActions

@@ -194,7 +194,7 @@ class ResultHandlers:
 
     def _make(self, call: HandlerCall) -> None:
         try:
-            _run(call.handler, JobHandle.of(self._app, call.record))
+            _run(call.handler, JobHandle.of(self._app._state, call.record))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a failing handler harms neither job nor worker
             self._note(call, error)
             if call.failures < len(self._waits):

@@ -76,7 +76,7 @@ def test_memory_needs_nothing_new_in_its_address():
         ("packhorse.storage", "names no storage"),
         ("packhorse.nowhere:Storage", "there is no module 'packhorse.nowhere'"),
         ("packhorse.storage:Nothing", "there is no Nothing in packhorse.storage"),
-        ("packhorse.storage:Storage", r"lacks \d+ of the operations \(abort, acknowledge"),
+        ("packhorse.storage:Storage", r"lacks \d+ of the operations \(abort"),
         ("packhorse.storage:BATCH", "BATCH is int"),
     ],
 )

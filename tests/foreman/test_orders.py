@@ -12,7 +12,8 @@ from packhorse.foreman import Foreman, process_tree
 from packhorse.foreman.heartbeat import ForemanRecord
 from packhorse.foreman.orders import Orders
 from packhorse.foreman.processes import Launch
-from packhorse.monitor.stacks import have_answered, stacks_of
+from packhorse.monitor.actions import have_answered
+from packhorse.monitor.stacks import stacks_of
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter
 from tests.children import until

@@ -57,11 +57,11 @@ class Vandal:
 
     def put(self, *command: Any) -> bool:
         """Send a command to the Redis server."""
-        self._storage._server.ask("garble", command)
+        self._storage._server.send("garble", command)
         return True
 
     def ask(self, *command: Any) -> Any:
-        (answer,) = self._storage._server.ask("look", command)
+        (answer,) = self._storage._server.send("look", command)
         return answer
 
     def blank_owner(self, job: Job) -> None:

@@ -39,7 +39,7 @@ def test_a_connection_is_lent_again(pool: Pool[Line]):
 @pytest.mark.parametrize("is_broken_off", [False, True])
 def test_a_child_forked_while_a_connection_is_lent_leaves_it_to_the_parent(pool: Pool[Line], is_broken_off: bool):
     with contextlib.suppress(InterruptedError), pool.lent() as inherited:
-        pool.begin_anew()  # what a child does first
+        pool.after_fork()  # what a child does first
         if is_broken_off:
             raise InterruptedError
 

@@ -13,11 +13,12 @@ import pytest
 from playwright.sync_api import expect
 
 from packhorse import Packhorse
+from packhorse.core.clock import SECOND
 from packhorse.core.event import Kind
 from packhorse.core.ids import new_id
 from packhorse.core.job import NewJob, State
 from packhorse.storage.records import EventFilter, Filter
-from packhorse.web import steps
+from packhorse.web import operator_actions
 from packhorse.web.application import Application, make_application
 from packhorse.web.glance import Glance
 from packhorse.web.pages import DEEDS
@@ -94,7 +95,7 @@ class Hand:
 def test_every_form_of_every_page_does_what_it_says(
     browser: Any, yard: Yard, look: Look, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(steps, "_PATIENCE", 25.0)  # the machine may be slow
+    monkeypatch.setattr(operator_actions, "_STACKS_TIMEOUT", 25 * SECOND)  # the machine may be slow
     client = Packhorse(storage=yard.storage, lease="1h")  # nobody falls silent meanwhile, however slow the machine
     application = make_application(client, decide_access("127.0.0.1", Tokens(), open_mount=True))
     app = Packhorse(storage=yard.storage)

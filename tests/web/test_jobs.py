@@ -485,8 +485,8 @@ def test_a_running_job_that_gives_signs_of_life_is_aborted_as_it_was_seen(web: T
 
 
 def test_bulk_goes_on_from_its_cursor(web: TestClient, yard: Yard, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("packhorse.web.steps._BUDGET", -1.0)
-    monkeypatch.setattr("packhorse.web.steps._AT_ONCE", 2)
+    monkeypatch.setattr("packhorse.web.operator_actions._BUDGET", -1.0)
+    monkeypatch.setattr("packhorse.monitor.actions.BATCH_SIZE", 2)
     for _ in range(5):
         yard.job("queued", queue="mail")
     body, changed, calls = {"action": "abort", "filter": "queue:mail"}, 0, 0

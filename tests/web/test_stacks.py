@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from starlette.testclient import TestClient
 
-from packhorse.web import steps
+from packhorse.core.clock import SECOND
+from packhorse.web import operator_actions
 from tests.answering import answering
 from tests.cli.yard import FOREMAN, WORKER, Yard
 from tests.web.conftest import MAIL_SECRET, SECRETS, Role, bearer
@@ -16,7 +17,7 @@ API = "/api/v1"
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine may be slow."""
-    monkeypatch.setattr(steps, "_PATIENCE", 25.0)
+    monkeypatch.setattr(operator_actions, "_STACKS_TIMEOUT", 25 * SECOND)
 
 
 @pytest.mark.parametrize("owner", [WORKER, FOREMAN])
@@ -33,7 +34,7 @@ def test_the_api_asks_and_waits_for_the_answer(web: TestClient, yard: Yard, owne
 def test_a_worker_that_does_not_answer_in_time_is_told_as_that(
     web: TestClient, yard: Yard, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(steps, "_PATIENCE", 0.0)
+    monkeypatch.setattr(operator_actions, "_STACKS_TIMEOUT", 0)
     yard.join()
 
     assert web.post(f"{API}/workers/{WORKER}/stacks").json()["items"] == [

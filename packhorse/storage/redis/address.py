@@ -1,11 +1,11 @@
-"""The address of a Redis: which servers, who we are, which database, which prefix, and how patient we are.
+"""The address of a Redis, as a URL says it: servers, user, database, key prefix, limits.
 
 `Address.parse(url)` understands
 
     redis://[username:password@]host[:6379][/database]            one server
     rediss://…                                                    the same through TLS
-    redis+sentinel://[…@]host[:26379],host…/service[/database]    whichever server the sentinels call the master
-    redis+cluster://[…@]host[:6379],host…                         whichever node of a cluster has our keys
+    redis+sentinel://[…@]host[:26379],host…/service[/database]    the server that the sentinels call the master
+    redis+cluster://[…@]host[:6379],host…                         the node of a cluster that holds our keys
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ _SENTINEL_OPTIONS = ("sentinel_username", "sentinel_password")
 
 
 class TLS(NamedTuple):
-    """How to speak through TLS."""
+    """Options of a TLS connection."""
 
-    ca: str | None = None  # a file of certificates that we trust; None: those that the system trusts
-    cert: str | None = None  # our own certificate, where the server asks for one
+    ca: str | None = None  # a file of trusted certificates; None: those of the system
+    cert: str | None = None  # the certificate of this client, if the server requires one
     key: str | None = None
-    verify: str = "full"  # full | ca | none: the certificate and its name, only the certificate, nothing
+    verify: str = "full"  # full | ca | none: check certificate and host name, only the certificate, nothing
 
 
 class Address(NamedTuple):
-    """All that a URL says."""
+    """A parsed URL."""
 
     scheme: str
     nodes: tuple[Node, ...]
-    service: str = ""  # as the sentinels call the master
+    service: str = ""  # the name that the sentinels have for the master
     username: str | None = None
     password: str | None = None
     database: int = 0
@@ -52,37 +52,37 @@ class Address(NamedTuple):
     sentinel_username: str | None = None
     sentinel_password: str | None = None
     prefix: str = "packhorse"
-    events: int = 1_000_000  # above so many, the oldest go
+    events: int = 1_000_000  # of more, the oldest are pruned
     connections: int = 4
     timeout: float = 5.0  # seconds to connect, and to wait for an answer
-    patience: float = 5.0  # seconds to try again when the server is away
+    patience: float = 5.0  # seconds for which a failed call is tried again
 
     @classmethod
     def parse(cls, url: str) -> Address:
-        """Raises `BadURL`, whose text never holds a password."""
+        """Raises `BadURL`. Its text never contains a password."""
         return _Parser(url).parse()
 
     @property
     def key_prefix(self) -> str:
-        """What every key begins with. The braces make a cluster keep all keys together."""
+        """The beginning of every key. The braces make a cluster keep all keys on one node."""
         return f"{{{self.prefix}}}:"
 
     @property
     def shown(self) -> str:
-        """The address for people: without passwords."""
+        """The address without passwords, for messages."""
         user = f"{self.username}@" if self.username else ""
         path = "/".join(part for part in (self.service, str(self.database or "")) if part)
         query = f"?prefix={self.prefix}" if self.prefix != "packhorse" else ""
-        return f"{self.scheme}://{user}{shown_nodes(self.nodes)}{'/' + path if path else ''}{query}"
+        return f"{self.scheme}://{user}{format_nodes(self.nodes)}{'/' + path if path else ''}{query}"
 
 
-def shown_nodes(nodes: tuple[Node, ...] | list[Node]) -> str:
+def format_nodes(nodes: tuple[Node, ...] | list[Node]) -> str:
     """`host:port,host:port`."""
     return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in nodes)
 
 
 class _Parser:
-    """Takes one URL apart. Complaints show it without its password."""
+    """Parses one URL. Errors show it without its password."""
 
     def __init__(self, url: str) -> None:
         self.scheme, _, rest = url.partition("://")
@@ -93,7 +93,7 @@ class _Parser:
         shown_user = f"{self.user.partition(':')[0]}{':…' if has_password else ''}@" if self.user else ""
         self.shown = f"{self.scheme}://{shown_user}{self.hosts}{'/' + self.path if self.path else ''}"
 
-    def complaint(self, what: str, hint: str | None = None) -> BadURL:
+    def error(self, what: str, hint: str | None = None) -> BadURL:
         return BadURL(f"{self.shown!r}: {what}", hint=hint or f"write {_SHAPES[self.scheme]}")
 
     def parse(self) -> Address:
@@ -120,8 +120,8 @@ class _Parser:
     def nodes(self) -> tuple[Node, ...]:
         nodes = tuple(self.node(text.strip()) for text in self.hosts.split(","))
         if len(nodes) > 1 and self.scheme in ("redis", "rediss"):
-            raise self.complaint(
-                "one server, please", "several are for redis+sentinel://…/service and for redis+cluster://…"
+            raise self.error(
+                "it names several servers", "several are for redis+sentinel://…/service and redis+cluster://…"
             )
         return nodes
 
@@ -130,9 +130,9 @@ class _Parser:
         if not colon:
             host, port = text, "26379" if self.scheme == "redis+sentinel" else "6379"
         if not port.isdecimal() or not 0 < int(port) < 65536:
-            raise self.complaint(f"the port cannot be {port!r}")
+            raise self.error(f"the port cannot be {port!r}")
         if host.startswith("[") != host.endswith("]") or (":" in host and not host.startswith("[")):
-            raise self.complaint(f"{host!r} is no host name", "an IPv6 address stands in brackets: [::1]:6379")
+            raise self.error(f"{host!r} is not a host name", "put an IPv6 address into brackets: [::1]:6379")
         return unquote(host).strip("[]") or "localhost", int(port)
 
     def service_and_database(self) -> tuple[str, int]:
@@ -140,15 +140,15 @@ class _Parser:
         service = ""
         if self.scheme == "redis+sentinel":
             if not parts:
-                raise self.complaint("it does not say which service the sentinels shall name")
+                raise self.error("it does not name the service that the sentinels watch")
             service = parts.pop(0)
         if not parts:
             return service, 0
         if len(parts) > 1 or not parts[0].isdecimal():
-            raise self.complaint(f"the database cannot be {'/'.join(parts)!r}: it is a number")
+            raise self.error(f"the database cannot be {'/'.join(parts)!r}: it must be a number")
         database = int(parts[0])
         if self.scheme == "redis+cluster" and database:
-            raise self.complaint("a cluster has database 0 only", "use ?prefix=… to keep things apart")
+            raise self.error("a cluster has only database 0", "use ?prefix=… to separate data")
         return service, database
 
     def options(self) -> dict[str, str]:
@@ -156,49 +156,49 @@ class _Parser:
         options: dict[str, str] = {}
         for name, value in parse_qsl(self.query, keep_blank_values=True):
             if name not in known:
-                raise self.complaint(
+                raise self.error(
                     f"there is no option {name!r}{did_you_mean(name, known)}", f"the options are {', '.join(known)}"
                 )
             if name in options:
-                raise self.complaint(f"the option {name} is there twice", "leave one of them out")
+                raise self.error(f"the option {name} appears twice", "remove one of them")
             options[name] = value
         return options
 
     def tls(self, options: dict[str, str]) -> TLS | None:
-        asked = options.get("tls", "yes" if self.scheme == "rediss" else "no")
-        if asked not in ("yes", "no") or (self.scheme == "rediss" and asked == "no"):
-            raise self.complaint(f"tls cannot be {asked!r}", "rediss:// is TLS; elsewhere write ?tls=yes")
-        if asked == "no":
-            if given := [name for name in _TLS_OPTIONS if name != "tls" and name in options]:
-                raise self.complaint(f"{given[0]} is for TLS", "write rediss://…, or ?tls=yes")
+        wanted = options.get("tls", "yes" if self.scheme == "rediss" else "no")
+        if wanted not in ("yes", "no") or (self.scheme == "rediss" and wanted == "no"):
+            raise self.error(f"tls cannot be {wanted!r}", "rediss:// is TLS; elsewhere write ?tls=yes")
+        if wanted == "no":
+            if extra := [name for name in _TLS_OPTIONS if name != "tls" and name in options]:
+                raise self.error(f"{extra[0]} needs TLS", "write rediss://…, or ?tls=yes")
             return None
         verify = options.get("verify", "full")
         if verify not in ("full", "ca", "none"):
-            raise self.complaint(f"verify cannot be {verify!r}", "use full, ca or none")
+            raise self.error(f"verify cannot be {verify!r}", "use full, ca or none")
         if "key" in options and "cert" not in options:
-            raise self.complaint("key= without cert=", "name the certificate to which the key belongs")
+            raise self.error("key= without cert=", "name the certificate of this key, too")
         return TLS(options.get("ca"), options.get("cert"), options.get("key"), verify)
 
     def prefix(self, text: str) -> str:
         if not text or len(text) > 100 or not text.isprintable() or set(text) & set("{} "):
-            raise self.complaint(
-                f"the prefix cannot be {text!r}", "use 1 to 100 printable characters without spaces and braces"
+            raise self.error(
+                f"the prefix cannot be {text!r}", "use 1 to 100 printable characters without spaces or braces"
             )
         return text
 
     def number(self, name: str, text: str, least: int, most: int) -> int:
         if not text.isdecimal() or not least <= int(text) <= most:
-            raise self.complaint(f"{name} cannot be {text!r}", f"use a number from {least:,} to {most:,}")
+            raise self.error(f"{name} cannot be {text!r}", f"use a number from {least:,} to {most:,}")
         return int(text)
 
     def seconds(self, name: str, text: str) -> float:
         try:
             return clock.microseconds(text, name) / clock.SECOND
         except BadValue as error:
-            raise self.complaint(str(error), f"write ?{name}=5s") from error
+            raise self.error(str(error), f"write ?{name}=5s") from error
 
     def timeout(self, text: str) -> float:
         seconds = self.seconds("timeout", text)
         if seconds < 0.001:
-            raise self.complaint(f"timeout cannot be {text!r}", "write ?timeout=5s")
+            raise self.error(f"timeout cannot be {text!r}", "write ?timeout=5s")
         return seconds

@@ -102,7 +102,7 @@ class Clients(Keeper):
         return self._change("subscribe", work)
 
     def subscribers(self, job_id: str) -> list[str]:
-        (told,) = self._server.ask("subscribers", ("SMEMBERS", self._keys.sub(job_id)))
+        (told,) = self._server.send("subscribers", ("SMEMBERS", self._keys.sub(job_id)))
         return sorted(client.decode() for client in told)
 
     def outcomes_for(self, client_id: str, *, limit: int = 100) -> list[Job]:

@@ -1,36 +1,41 @@
-"""One connection to one Redis server: connects, introduces itself, sends commands, reads replies.
+"""One connection to one Redis server: connect, log in, send commands, read replies.
 
-The pool and the bell own connections. A connection that has failed once is closed and never used again. `Lost` says
-that the server cannot be reached or has gone; `Refusal` is the server's own word against a command.
+The pool and the notifier own connections. A connection that failed once is closed and never used again.
+`ConnectionLost` means that the server cannot be reached or has gone; `ErrorReply` is the server's answer to a command
+that it refuses.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import select
 import socket
 import struct
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import hiredis
 
-from packhorse.core.errors import BadValue
-from packhorse.storage.redis.address import Address, Node, shown_nodes
+from packhorse.core.errors import BadURL, BadValue
+from packhorse.storage.redis.address import TLS, Address, Node, format_nodes
+
+if TYPE_CHECKING:
+    import ssl
 
 Word = str | bytes | int
-"""What a command is made of."""
+"""One word of a command."""
 
-# Its type hints allow one word only.
+# The type hints of hiredis allow one word only.
 _packed: Callable[[tuple[Word, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]
 _READ_SIZE: Final = 65_536
-_NOTHING_YET: Final = object()
+_INCOMPLETE: Final = object()
 
 
-class Lost(Exception):
-    """The server cannot be reached, has gone, or is silent. `was_sent`: it may have done what it was told.
-    `is_final`: trying again will not help."""
+class ConnectionLost(Exception):
+    """The server cannot be reached, has gone, or does not answer. `was_sent`: the command was sent, so the server may
+    have run it. `is_final`: another try will not help."""
 
     def __init__(self, why: str, *, was_sent: bool = False, is_final: bool = False) -> None:
         super().__init__(why)
@@ -39,12 +44,12 @@ class Lost(Exception):
         self.is_final = is_final
 
 
-class _Gibberish(ConnectionError):
-    """What came is not Redis's protocol."""
+class _ProtocolError(ConnectionError):
+    """The bytes received are not Redis's protocol."""
 
 
-class Refusal(Exception):
-    """An error reply. `code` is its first word: WRONGPASS, OOM, READONLY, NOSCRIPT …"""
+class ErrorReply(Exception):
+    """An error that the server replied. `code` is its first word: WRONGPASS, OOM, READONLY, NOSCRIPT …"""
 
     @property
     def text(self) -> str:
@@ -56,14 +61,14 @@ class Refusal(Exception):
 
 
 class Connection:
-    """A socket that speaks Redis's protocol. Opened by making one; used by one thread at a time."""
+    """A socket that speaks Redis's protocol. The constructor connects; one thread at a time uses it."""
 
     def __init__(self, node: Node, address: Address, *, as_sentinel: bool = False) -> None:
         self.is_open = False
         self.node = node
         self.used_at = time.perf_counter()
         self._reader = hiredis.Reader(
-            protocolError=_Gibberish, replyError=Refusal, notEnoughData=_NOTHING_YET, errors="surrogateescape"
+            protocolError=_ProtocolError, replyError=ErrorReply, notEnoughData=_INCOMPLETE, errors="surrogateescape"
         )
         self._buffer = bytearray(_READ_SIZE)
         self._poll = select.poll()
@@ -71,41 +76,41 @@ class Connection:
         self._socket = self._connect(address)
         self.is_open = True
         try:
-            self._greet(address, as_sentinel=as_sentinel)
+            self._log_in(address, as_sentinel=as_sentinel)
         except BaseException:
             self.close()
             raise
 
-    # --- speaking -------------------------------------------------------------------------------------------------
+    # --- commands and replies ---------------------------------------------------------------------------------------
 
     def call(self, *command: Word) -> Any:
-        """One command and its reply; raises `Refusal` where the reply is an error."""
+        """Send one command and return its reply. Raises `ErrorReply` if the reply is an error."""
         self.send(command)
         reply = self.read()
-        if isinstance(reply, Refusal):
+        if isinstance(reply, ErrorReply):
             raise reply
         return reply
 
     def send(self, *commands: tuple[Word, ...]) -> None:
-        """Commands, in one packet. As many replies must be read."""
+        """Send commands in one packet. The caller must read as many replies."""
         try:
             packed = _packed(commands[0]) if len(commands) == 1 else b"".join([_packed(one) for one in commands])
         except UnicodeEncodeError as error:
-            raise BadValue("a value cannot be stored or looked for", why=str(error)) from error
+            raise BadValue("a value cannot be stored or searched for", why=str(error)) from error
         try:
             self._socket.sendall(packed)
         except OSError as error:
             self.close()
-            raise Lost(_reason(error, self._timeout), was_sent=True) from error
+            raise ConnectionLost(_reason(error, self._timeout), was_sent=True) from error
         except BaseException:
-            self.close()  # half a command may be on its way
+            self.close()  # half of a command may be sent
             raise
 
     def read(self) -> Any:
-        """The next reply; an error reply is answered, not raised."""
+        """Return the next reply. An error reply is returned, not raised."""
         try:
             reply = self._reader.gets()
-            while reply is _NOTHING_YET:
+            while reply is _INCOMPLETE:
                 size = self._socket.recv_into(self._buffer)
                 if size == 0:
                     raise ConnectionResetError("the server closed the connection")
@@ -113,9 +118,9 @@ class Connection:
                 reply = self._reader.gets()
         except OSError as error:
             self.close()
-            raise Lost(_reason(error, self._timeout), was_sent=True) from error
+            raise ConnectionLost(_reason(error, self._timeout), was_sent=True) from error
         except BaseException:
-            self.close()  # whoever is interrupted here leaves a reply behind that nobody may take for another
+            self.close()  # an interrupted read leaves a reply behind; no later call may take it for its own
             raise
         return reply
 
@@ -123,51 +128,47 @@ class Connection:
         return self._socket.fileno()
 
     def has_more(self) -> bool:
-        """Is something there to be read? On a connection that waits for nothing, that means that it has ended."""
+        """Is there something to read? On an idle connection this means that the server closed it."""
         pending = getattr(self._socket, "pending", None)
         return bool(self._reader.has_data() or (pending is not None and pending()) or self._poll.poll(0))
 
     def close(self) -> None:
-        """Let go of the socket. In a forked child this does not disturb the parent's."""
+        """Close the socket. In a forked child this does not disturb the parent's connection."""
         self.is_open = False
         with contextlib.suppress(OSError):
             self._socket.close()
 
     def __del__(self) -> None:
-        if self.is_open:  # its storage was thrown away without `close`
+        if self.is_open:  # the storage was dropped without `close`
             self.close()
 
-    # --- connecting -----------------------------------------------------------------------------------------------
+    # --- connecting -------------------------------------------------------------------------------------------------
 
     def _connect(self, address: Address) -> socket.socket:
         try:
             plain = socket.create_connection(self.node, timeout=address.timeout)
         except OSError as error:
-            raise Lost(_reason(error, address.timeout)) from error
+            raise ConnectionLost(_reason(error, address.timeout)) from error
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            ours = self._prepared(plain, address)
+            if address.tls is None:
+                _set_kernel_timeouts(plain, address.timeout)
+                ours = plain
+            else:
+                ours = _tls_context(address.tls).wrap_socket(plain, server_hostname=self.node[0])
         except OSError as error:
             plain.close()
-            is_distrusted = type(error).__name__ == "SSLCertVerificationError"
-            raise Lost(_reason(error, address.timeout), is_final=is_distrusted) from error
+            is_untrusted = type(error).__name__ == "SSLCertVerificationError"
+            raise ConnectionLost(_reason(error, address.timeout), is_final=is_untrusted) from error
         except BaseException:
             plain.close()
             raise
         self._poll.register(ours, select.POLLIN)
         return ours
 
-    def _prepared(self, plain: socket.socket, address: Address) -> socket.socket:
-        if address.tls is None:
-            _limit_waiting(plain, address.timeout)
-            return plain
-        from packhorse.storage.redis.tls import encrypted  # not before it is needed: `ssl` takes 5 MB
-
-        return encrypted(plain, self.node[0], address.tls)
-
-    def _greet(self, address: Address, *, as_sentinel: bool) -> None:
-        """Say who we are; learn who the server is."""
+    def _log_in(self, address: Address, *, as_sentinel: bool) -> None:
+        """Authenticate, select the database, and learn which server this is."""
         if as_sentinel:
             username, password = address.sentinel_username, address.sentinel_password
         else:
@@ -175,13 +176,13 @@ class Connection:
         hello: tuple[Word, ...] = ("HELLO", 2)
         if password is not None or username is not None:
             hello += ("AUTH", username or "default", password or "")
-        greeting = [(*hello, "SETNAME", "packhorse")]
+        commands = [(*hello, "SETNAME", "packhorse")]
         if address.database and not as_sentinel:
-            greeting.append(("SELECT", address.database))
-        self.send(*greeting)
-        replies = [self.read() for _ in greeting]
+            commands.append(("SELECT", address.database))
+        self.send(*commands)
+        replies = [self.read() for _ in commands]
         for reply in replies:
-            if isinstance(reply, Refusal):
+            if isinstance(reply, ErrorReply):
                 raise reply
         facts = dict(zip(replies[0][::2], replies[0][1::2], strict=True))
         self.version: str = facts[b"version"].decode()
@@ -191,15 +192,37 @@ class Connection:
         self.id: int = facts[b"id"]
 
     def __repr__(self) -> str:
-        return f"<Connection to {shown_nodes([self.node])}>"
+        return f"<Connection to {format_nodes([self.node])}>"
 
 
-def _limit_waiting(plain: socket.socket, seconds: float) -> None:
-    """The kernel ends a wait that is too long. Python's own timeouts would cost two more system calls per command."""
+def _set_kernel_timeouts(plain: socket.socket, seconds: float) -> None:
+    """Let the kernel end a read or write that takes too long. Python's own timeouts would cost two more system calls
+    for each command."""
     limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000))
     plain.settimeout(None)
     plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
     plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+
+@functools.cache
+def _tls_context(tls: TLS) -> ssl.SSLContext:
+    import ssl  # not before it is needed: it takes 5 MB
+
+    try:
+        context = ssl.create_default_context(cafile=tls.ca)
+        if tls.cert is not None:
+            context.load_cert_chain(tls.cert, tls.key)
+    except OSError as error:
+        files = ", ".join(f"{name}={path}" for name, path in zip(("ca", "cert", "key"), tls, strict=False) if path)
+        raise BadURL(
+            f"the certificates {files} cannot be used",
+            why=error.strerror or str(error),
+            hint="use PEM files that this process may read",
+        ) from error
+    context.check_hostname = tls.verify == "full"
+    if tls.verify == "none":
+        context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 def _reason(error: OSError, timeout: float) -> str:
@@ -207,6 +230,6 @@ def _reason(error: OSError, timeout: float) -> str:
         return f"no answer within {timeout:g} seconds"
     if isinstance(error, ConnectionRefusedError):
         return "connection refused: no server listens there"
-    if isinstance(error, _Gibberish):
-        return f"what answers does not speak Redis's protocol: {error}"
+    if isinstance(error, _ProtocolError):
+        return f"the peer does not speak Redis's protocol: {error}"
     return error.strerror or str(error)

@@ -1,4 +1,4 @@
-"""The health of a Redis: what it says of itself, and what an operator should know. Read by `Redis.health`."""
+"""The health of a Redis: what the server reports, and problems that an operator should know of."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from typing import Any, Final
 
 from packhorse.core.errors import StorageError
 from packhorse.storage.records import Health
-from packhorse.storage.redis.bell import Bell
-from packhorse.storage.redis.layout import LAYOUT
-from packhorse.storage.redis.server import Server
+from packhorse.storage.redis.notifier import Notifier
+from packhorse.storage.redis.server import LAYOUT, Server
 
 _SLOW: Final = 20_000
-"""Microseconds that one small read may take."""
+"""Microseconds. A small read that takes longer is slow."""
 _NEARLY: Final = 0.9
-"""The share of a limit at which it is time to do something."""
-_OFTEN: Final = 0.01
-"""The share of calls that may wait for a connection."""
+"""The share of a limit at which it is reported."""
+_MANY_WAITS: Final = 0.01
+"""The share of calls that wait for a connection at which it is reported."""
 
 Facts = dict[str, str]
 
@@ -33,14 +32,14 @@ _NUMBERS = (
 _WORDS = ("role", "redis_mode", "maxmemory_policy", "mem_fragmentation_ratio", "save", "appendfsync")
 
 
-def health_of(server: Server, bell: Bell) -> Health:
-    """Ask the server how it is."""
-    server.ask("health", ("PING",))  # so that the next one does not pay for the connection
+def health_of(server: Server, notifier: Notifier) -> Health:
+    """Measure and describe the server."""
+    server.send("health", ("PING",))  # connects, so that the next one is not slower for it
     began_at = time.perf_counter()
-    server.ask("health", ("PING",))
+    server.send("health", ("PING",))
     latency = round((time.perf_counter() - began_at) * 1e6)
     facts = _facts(server)
-    opened, in_use = connections_of(server, bell)
+    opened, in_use = connections_of(server, notifier)
     used, limit = _number(facts, "used_memory"), _number(facts, "maxmemory")
     return Health(
         kind="redis",
@@ -54,18 +53,18 @@ def health_of(server: Server, bell: Bell) -> Health:
         connections_in_use=in_use,
         busy_retries=server.meter.busy_retries,
         operations=server.meter.report(),
-        facts=_told(server, facts),
+        facts=_report(server, facts),
         problems=[*_about_loss(facts), *_about_room(facts), *_about_speed(server, latency)],
     )
 
 
 def _facts(server: Server) -> Facts:
-    """What the server says of itself; the configuration where it may be read, which hosted servers often forbid."""
-    text: str = server.ask("health", ("INFO",))[0].decode()
+    """What the server reports; and its configuration where that may be read, which hosted servers often forbid."""
+    text: str = server.send("health", ("INFO",))[0].decode()
     facts = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     for name in ("save", "appendfsync", "maxclients"):
         try:
-            answer = server.ask("health", ("CONFIG", "GET", name))[0]
+            answer = server.send("health", ("CONFIG", "GET", name))[0]
         except StorageError:
             break
         if answer:
@@ -83,10 +82,10 @@ def _version(facts: Facts) -> str:
     return f"Redis {facts.get('redis_version', '?')}"
 
 
-def _told(server: Server, facts: Facts) -> dict[str, Any]:
+def _report(server: Server, facts: Facts) -> dict[str, Any]:
     pool = server.pool
     return {
-        "server": server.shown_node,
+        "server": server.node_label,
         "prefix": server.prefix,
         "pool_size": pool.size,
         "connection_waits": pool.waits,
@@ -104,34 +103,30 @@ def _about_loss(facts: Facts) -> list[str]:
     problems = []
     policy = facts.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
-        problems.append(
-            f"maxmemory-policy is {policy}: when its memory is full, the server throws jobs away; set it to noeviction"
-        )
+        problems.append(f"maxmemory-policy is {policy}: a server that is full deletes jobs; set it to noeviction")
     if _number(facts, "evicted_keys"):
-        problems.append(f"the server has thrown {_number(facts, 'evicted_keys'):,} keys away for want of memory")
+        problems.append(f"the server has evicted {_number(facts, 'evicted_keys'):,} keys because its memory was full")
     if facts.get("aof_enabled") != "1":
         problems.append(f"{_without_append_only_file(facts)}; set appendonly yes")
     elif facts.get("appendfsync") == "no":
         problems.append("appendfsync is no: a power cut may lose up to half a minute; set it to everysec or always")
     for name, what in (("aof_last_write_status", "append-only file"), ("rdb_last_bgsave_status", "snapshot")):
         if facts.get(name, "ok") != "ok":
-            problems.append(f"the last write of the {what} failed; see the server's log")
+            problems.append(f"the last write of the {what} failed; check the log of the server")
     return problems
 
 
 def _without_append_only_file(facts: Facts) -> str:
-    if "save" not in facts:  # hosted servers do not tell
+    if "save" not in facts:  # hosted servers do not report it
         return "no append-only file is written: a crash of the server may lose jobs"
     if not facts["save"]:
         return "nothing is saved to disk: a restart of the server loses every job"
     changes = _number(facts, "rdb_changes_since_last_save")
-    return (
-        f"only snapshots are saved to disk: a crash of the server loses what came after the last ({changes:,} changes)"
-    )
+    return f"only snapshots are saved to disk: a crash of the server loses what came later ({changes:,} changes)"
 
 
 def _about_room(facts: Facts) -> list[str]:
-    """What is nearly used up."""
+    """What has almost reached its limit."""
     problems = []
     for name, limit_name, what in (
         ("used_memory", "maxmemory", "bytes of its memory"),
@@ -147,10 +142,10 @@ def _about_speed(server: Server, latency: int) -> list[str]:
     """What makes callers wait."""
     problems = []
     if latency > _SLOW:
-        problems.append(f"one small read took {latency / 1000:.0f} ms; see SLOWLOG GET, LATENCY DOCTOR and the network")
+        problems.append(f"a small read took {latency / 1000:.0f} ms; check SLOWLOG GET, LATENCY DOCTOR and the network")
     pool = server.pool
     calls = sum(one.calls for one in server.meter.report())
-    if calls >= 1_000 and pool.waits > _OFTEN * calls:
+    if calls >= 1_000 and pool.waits > _MANY_WAITS * calls:
         problems.append(
             f"{pool.waits:,} of {calls:,} calls of this process waited for one of its {pool.size} connections;"
             f" raise ?connections="
@@ -158,8 +153,8 @@ def _about_speed(server: Server, latency: int) -> list[str]:
     return problems
 
 
-def connections_of(server: Server, bell: Bell) -> tuple[int, int]:
-    """How many connections this process has open, and how many are in use; those that sleep among them."""
+def connections_of(server: Server, notifier: Notifier) -> tuple[int, int]:
+    """(open, in use) connections of this process, also those of the notifier."""
     opened, in_use = server.pool.counts()
-    sleepers, sleeping = bell.connections()
-    return opened + sleepers, in_use + sleeping
+    waiting, blocked = notifier.connections()
+    return opened + waiting, in_use + blocked

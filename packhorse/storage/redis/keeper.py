@@ -9,8 +9,8 @@ from packhorse.core import clock, transitions
 from packhorse.core.errors import StorageUnavailable
 from packhorse.core.fair_share import FairShare
 from packhorse.storage.contract import Storage
-from packhorse.storage.redis.bell import Bell
 from packhorse.storage.redis.keys import Keys, id_of
+from packhorse.storage.redis.notifier import Notifier
 from packhorse.storage.redis.server import Server
 from packhorse.storage.redis.transaction import Transaction
 from packhorse.storage.transfer import Move, decode, may_go_on, quiet_answer
@@ -33,7 +33,7 @@ class Keeper(Storage):
     """The part of the Redis storage that every group of operations builds on."""
 
     _server: Server
-    _bell: Bell
+    _notifier: Notifier
     _turns: FairShare
     _now: clock.Now | None
     _keys: Keys
@@ -64,7 +64,7 @@ class Keeper(Storage):
         return is_written, result
 
     def _look_for_mark(self) -> Move | None:
-        (self._mark,) = self._server.ask("move", ("GET", self._keys.move))
+        (self._mark,) = self._server.send("move", ("GET", self._keys.move))
         return decode(self._mark)
 
     def _transaction(self, name: str) -> Transaction:

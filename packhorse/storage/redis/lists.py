@@ -113,7 +113,7 @@ class Lists(Keeper):
         """The same jobs, in the queues that the tallies know them to be in."""
         if not listing.is_narrowed(where, order):
             return Narrowed(where)
-        (told,) = self._server.ask("tallies", ("HGETALL", self._keys.tally))
+        (told,) = self._server.send("tallies", ("HGETALL", self._keys.tally))
         numbers: Counter[str] = Counter()
         for tally in tallies_in(told, (where.task or "").encode()):
             if listing.is_counted(tally, where):
@@ -130,10 +130,10 @@ class Lists(Keeper):
         queues = listing.queues_named(where)
         if not queues:
             return None
-        sizes = self._server.ask("find", *(("ZCARD", self._keys.queue(name)) for name in queues))
+        sizes = self._server.send("find", *(("ZCARD", self._keys.queue(name)) for name in queues))
         if sum(sizes) > _FEW_JOBS:
             return None
-        told = self._server.ask("find", *(("ZRANGE", self._keys.queue(name), 0, -1) for name in queues))
+        told = self._server.send("find", *(("ZRANGE", self._keys.queue(name), 0, -1) for name in queues))
         jobs = self.get_many([job_id.decode() for ids in told for job_id in ids])
         return [job for job in jobs if listing.fits(job, where)]
 

@@ -1,8 +1,8 @@
-"""The pool: the connections that this process's threads share, opened when needed, at most so many at once.
+"""The pool: the connections that the threads of this process share, opened when needed, up to a limit.
 
-A worker's desk keeps one busy; the others are for jobs that enqueue, and for a web process's threads. Whoever finds
-none free waits, and `waits` says how often that happened. As long as one is free, nobody pays for a lock: a list's
-`pop` and `append` are atomic.
+The loop of a worker keeps one busy; the others are for jobs that enqueue and for the threads of a web process. A thread
+that finds none free waits, and `waits` counts that. While one is free, no thread takes a lock: `pop` and `append` of a
+list are atomic. That is why this is not the pool of `storage/pool.py`, which takes two locks for each call.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from packhorse.core.errors import StorageUnavailable
 from packhorse.storage.redis.connection import Connection
 
 _IDLE = 0.1
-"""Seconds after which a connection is looked at before it is used: the server may have closed it meanwhile."""
+"""A connection that was idle for so many seconds is checked before use: the server may have closed it."""
 
 
 class Pool:
-    """Connections made by `connect`, at most `size` of them."""
+    """Up to `size` connections, made by `connect`."""
 
     def __init__(self, connect: Callable[[], Connection], size: int) -> None:
         self._connect = connect
         self.size = size
         self.waits = 0
-        self.waited = 0.0  # seconds, all waits together
-        self._begin()
+        self.waited = 0.0  # seconds, the sum of all waits
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._free: list[Connection] = []
         self._all: set[Connection] = set()
-        self._lock = threading.Lock()  # for the set, and for what follows
+        self._lock = threading.Lock()  # for all of these but the list
         self._returned = threading.Condition(self._lock)
         self._opening = 0
         self._waiting = 0
@@ -40,21 +40,22 @@ class Pool:
     # --- taking and giving ------------------------------------------------------------------------------------------
 
     def take(self, patience: float) -> Connection:
-        """A connection for this thread alone, until `give`. Raises `Lost`; `StorageUnavailable` if none gets free."""
+        """Lend a connection to this thread until `give`. Raises `ConnectionLost`, or `StorageUnavailable` when
+        all stay busy."""
         while True:
             try:
                 connection = self._free.pop()
             except IndexError:
                 if self._may_open(patience):
                     return self._open()
-                continue  # one came back
+                continue  # one was returned
             is_fresh = time.perf_counter() - connection.used_at < _IDLE or not connection.has_more()
             if is_fresh and connection in self._all:
                 return connection
             self._discard(connection)
 
     def _may_open(self, patience: float) -> bool:
-        """Wait until there may be one more, or one has come back: then False."""
+        """Wait until one may be opened, then return True; or until one was returned, then return False."""
         with self._lock:
             if not self._has_room():
                 self._wait(patience)
@@ -69,7 +70,7 @@ class Pool:
     def _wait(self, patience: float) -> None:
         began_at = time.perf_counter()
         self.waits += 1
-        self._waiting += 1  # before the list is looked at: whoever gives looks here after it has put something there
+        self._waiting += 1  # before the list is read: `give` appends first and reads this afterwards
         is_free = self._returned.wait_for(lambda: self._free or self._has_room(), patience)
         self._waiting -= 1
         self.waited += time.perf_counter() - began_at
@@ -93,7 +94,7 @@ class Pool:
         return connection
 
     def give(self, connection: Connection) -> None:
-        """Give a connection back; one that has ended, or is of before a `clear`, is closed."""
+        """Return a connection. One that failed, or was opened before a `clear`, is closed."""
         if not connection.is_open or connection not in self._all:
             self._discard(connection)
             return
@@ -112,7 +113,7 @@ class Pool:
     # --- ending -----------------------------------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """Close what is free; what is in use is closed when it comes back."""
+        """Close the free connections now, and the others when they are returned."""
         with self._lock:
             self._all.clear()
             with contextlib.suppress(IndexError):
@@ -125,8 +126,8 @@ class Pool:
         with self._lock:
             return len(self._all), len(self._all) - len(self._free)
 
-    def part_ways(self) -> None:
-        """In a forked child: the connections and the lock are the parent's. Closing here does not end them there."""
+    def after_fork(self) -> None:
+        """In a forked child: connections and lock belong to the parent. Closing here does not end them there."""
         for connection in list(self._all):
             connection.close()
-        self._begin()
+        self._reset()

@@ -22,7 +22,7 @@ PAUSED: Final = 1 << 13
 
 class Queues(Keeper):
     def tallies(self) -> list[Tally]:
-        (told,) = self._server.ask("tallies", ("HGETALL", self._keys.tally))
+        (told,) = self._server.send("tallies", ("HGETALL", self._keys.tally))
         return tallies_in(told)
 
     def queues(self) -> list[QueueInfo]:
@@ -40,7 +40,7 @@ class Queues(Keeper):
         return found
 
     def tasks(self) -> list[TaskInfo]:
-        (told,) = self._server.ask("tasks", ("HGETALL", self._keys.tasks))
+        (told,) = self._server.send("tasks", ("HGETALL", self._keys.tasks))
         return [_task_in(name.decode(), packed) for name, packed in sorted(pairs(told))]
 
     def announce(self, tasks: Sequence[TaskInfo], *, order: str | None = None) -> None:

@@ -134,7 +134,7 @@ class Records(Keeper):
         return sorted(meant, key=lambda one: (one.at, one.queue, one.task))
 
     def totals(self) -> dict[str, int]:
-        (told,) = self._server.ask("totals", ("HGETALL", self._keys.total))
+        (told,) = self._server.send("totals", ("HGETALL", self._keys.total))
         return {name.decode(): int(amount) for name, amount in zip(told[::2], told[1::2], strict=True)}
 
     def _buckets(self, levels: list[str], start: int) -> Iterator[tuple[int, list[bytes]]]:

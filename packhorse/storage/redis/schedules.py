@@ -30,7 +30,7 @@ class Schedules(InAndOut):
         self._change("put_schedules", work)
 
     def schedules(self) -> list[ScheduleInfo]:
-        (told,) = self._server.ask("schedules", ("HGETALL", self._keys.schedules))
+        (told,) = self._server.send("schedules", ("HGETALL", self._keys.schedules))
         return sorted(
             (record_in(ScheduleInfo, packed, name=name.decode()) for name, packed in pairs(told)),
             key=lambda one: (one.next_at, one.name),
@@ -66,7 +66,7 @@ class Schedules(InAndOut):
     def ticks(self, name: str, *, limit: int = 50) -> list[Tick]:
         if limit < 1:
             return []
-        (told,) = self._server.ask("ticks", ("ZREVRANGE", self._keys.ticks_of(name), 0, limit - 1))
+        (told,) = self._server.send("ticks", ("ZREVRANGE", self._keys.ticks_of(name), 0, limit - 1))
         return [tick_in(packed) for packed in told]
 
     def pause_schedule(self, name: str, paused: bool, *, by: str | None = None) -> bool:

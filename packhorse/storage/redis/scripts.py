@@ -1,7 +1,7 @@
-"""The Lua scripts: one file for each operation, put together with the parts that they name, known by their hashes.
+"""The Lua scripts: one file for each operation, joined with the parts that it names, identified by its hash.
 
-A file may begin with `-- flags: allow-oom` (or `no-writes`), told to servers that understand it, and with
-`-- parts: bell, events`, files of `lua/parts/` that are put before its own text. `server.py` runs them.
+A file may begin with `-- flags: allow-oom` (or `no-writes`), for servers that know script flags, and with
+`-- parts: notify, events`, files of `lua/parts/` that go before its own text. `server.py` runs the scripts.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import NamedTuple
 
-# Before 7.0 there is no flag, but a full server lets a script go on that has written, and this counts: it removes what
-# is never there.
-_WRITES_ALREADY = "redis.call('DEL', KEYS[1])"
+# Servers before 7.0 have no flags, but a full one lets a script continue once it has written. Deleting a key that never
+# exists counts as a write.
+_FIRST_WRITE = "redis.call('DEL', KEYS[1])"
 _HEADER = re.compile(r"^-- (flags|parts): (.+)$")
 
 
 class Script(NamedTuple):
-    """One operation as it is sent to a server, and the name by which the server remembers it."""
+    """The text of one operation, and the hash by which a server knows it."""
 
     name: str
     text: bytes
@@ -27,7 +27,7 @@ class Script(NamedTuple):
 
 
 def load_scripts(*, with_flags: bool) -> dict[str, Script]:
-    """Every script by name. `with_flags`: for servers from 7.0 on; to older ones the flags would be an error."""
+    """Every script by name. `with_flags`: for servers from 7.0 on; an older server rejects flags."""
     directory = resources.files("packhorse.storage.redis").joinpath("lua")
     files = [one for one in directory.iterdir() if one.name.endswith(".lua")]
     return {script.name: script for script in (_script(one, directory, with_flags=with_flags) for one in files)}
@@ -42,7 +42,7 @@ def _script(file: Traversable, directory: Traversable, *, with_flags: bool) -> S
     if with_flags and "flags" in header:
         whole = f"#!lua flags={','.join(header['flags'])}\n{whole}"
     elif "allow-oom" in header.get("flags", []):
-        whole = f"{_WRITES_ALREADY}\n{whole}"
+        whole = f"{_FIRST_WRITE}\n{whole}"
     sent = whole.encode()
     return Script(file.name.removesuffix(".lua"), sent, hashlib.sha1(sent, usedforsecurity=False).hexdigest().encode())
 

@@ -1,12 +1,13 @@
-"""The server: runs scripts and commands for all groups of operations, whatever happens to the connection.
+"""The server: runs scripts and commands for the storage, and hides the failures of connections.
 
-`run` runs one Lua script, `ask` sends plain commands; each is one round trip. A call that could not be sent, or whose
-answer was lost, is sent again for as long as the address's patience lasts, with jittered pauses; the scripts are told,
-and repeating them is harmless. What remains is raised as `StorageUnavailable` and its kin.
+`run` runs one Lua script, `send` sends plain commands; each is one round trip. A call that could not be sent, or whose
+reply was lost, is sent again with jittered pauses until the patience of the address is used up. Scripts learn that they
+are repeated, so repeating them is harmless. An error that remains is raised as a `StorageError`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import random
 import time
@@ -14,27 +15,31 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from packhorse.core import clock
-from packhorse.core.errors import StorageError, StorageUnavailable
+from packhorse.core.errors import SchemaTooNew, StorageError, StorageUnavailable
+from packhorse.storage.fork_hook import reset_after_fork
 from packhorse.storage.meter import Meter
-from packhorse.storage.redis.address import Address, Node, shown_nodes
-from packhorse.storage.redis.connection import Connection, Lost, Refusal, Word
-from packhorse.storage.redis.forks import part_ways_after_fork
-from packhorse.storage.redis.layout import check_layout
+from packhorse.storage.redis.address import Address, Node, format_nodes
+from packhorse.storage.redis.connection import Connection, ConnectionLost, ErrorReply, Word
+from packhorse.storage.redis.driver_errors import TOO_OLD, Remedy, classify, storage_error
 from packhorse.storage.redis.pool import Pool
 from packhorse.storage.redis.scripts import Script, load_scripts
-from packhorse.storage.redis.trouble import TOO_OLD, Remedy, complaint, diagnose
-from packhorse.storage.redis.whereabouts import Whereabouts
+from packhorse.storage.redis.topology import Topology
 
+LAYOUT: Final = 1
+"""The version of the key layout, stored beside the jobs: docs/decisions/0007-redis-keys.md."""
 OLDEST: Final = (6, 2)
-_KNOWS_FLAGS: Final = (7, 0)
+_HAS_FLAGS: Final = (7, 0)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 
 Work = Callable[[Connection, bool], Any]
-"""Something to do on a connection; the flag says that it may have been done already, and the answer was lost."""
+"""Work on a connection. The flag says that it may be done already, because the reply to it was lost."""
 
 
 class Server:
-    """The Redis at one address, as this process sees it. Connects on first use; safe for threads and across fork."""
+    """The Redis at one address, as this process sees it. Connects on first use; safe for threads and across fork.
+
+    `on_connect` runs after each new connection: what the process remembered of the server may be wrong by then.
+    """
 
     def __init__(
         self, address: Address, now: clock.Now | None = None, on_connect: Callable[[], None] = lambda: None
@@ -44,70 +49,70 @@ class Server:
         self.meter = Meter()
         self.losses = 0  # how often a connection failed
         self._now = now
-        self._on_connect = on_connect  # what was known of the server may no longer be true
-        self._whereabouts = Whereabouts(address)
+        self._on_connect = on_connect
+        self._topology = Topology(address)
         self.pool = Pool(self.connect, address.connections)
-        self._node: Node | None = None  # where we were last connected
-        self._was_there = False  # once it was, it is worth waiting for
-        part_ways_after_fork(self)
+        self._node: Node | None = None  # of the latest connection
+        self._has_answered = False  # a server that answered once is worth waiting for
+        reset_after_fork(self)
 
-    # --- for the groups of operations -----------------------------------------------------------------------------
+    # --- calls ------------------------------------------------------------------------------------------------------
 
     def run(self, name: str, *args: Word, repeat: bool = True) -> Any:
-        """Run `lua/<name>.lua` and answer its reply. `repeat=False`: when the answer was lost, do not send it again
-        but raise `StorageUnavailable`; the caller finds out what happened."""
+        """Run `lua/<name>.lua` and return its reply. `repeat=False`: if the reply is lost, raise `StorageUnavailable`
+        and do not send it again; the caller finds out what happened."""
         clock_now = "" if self._now is None else self._now()
 
         def work(connection: Connection, again: bool) -> Any:
             script = _script(connection, name)
             connection.send(("EVALSHA", script.sha, "1", self.prefix, clock_now, "1" if again else "", *args))
             reply = connection.read()
-            if not isinstance(reply, Refusal):
+            if not isinstance(reply, ErrorReply):
                 return reply
             if reply.code != "NOSCRIPT":
                 raise reply
             words = ("1", self.prefix, clock_now, "1" if again else "", *args)
-            return connection.call("EVAL", script.text, *words)  # from now on the server knows it
+            return connection.call("EVAL", script.text, *words)  # now the server has it
 
         return self._do(name, work, repeat=repeat)
 
-    def run_later(self, connection: Connection, name: str, *args: Word) -> tuple[Word, ...]:
-        """The command that runs a script by the server's clock: for whoever sends it behind another that blocks."""
+    def script_command(self, connection: Connection, name: str, *args: Word) -> tuple[Word, ...]:
+        """The command that runs a script with the clock of the server. The notifier sends it behind a blocking one."""
         return ("EVALSHA", _script(connection, name).sha, "1", self.prefix, "", "", *args)
 
-    def ask(self, name: str, *commands: tuple[Word, ...]) -> list[Any]:
-        """Send plain commands in one packet and answer their replies. For reading: together they are not atomic."""
+    def send(self, name: str, *commands: tuple[Word, ...]) -> list[Any]:
+        """Send plain commands in one packet and return their replies. For reading: together they are not atomic."""
 
         def work(connection: Connection, again: bool) -> list[Any]:
             connection.send(*commands)
             replies = [connection.read() for _ in commands]
             for reply in replies:
-                if isinstance(reply, Refusal):
+                if isinstance(reply, ErrorReply):
                     raise reply
             return replies
 
         return self._do(name, work, repeat=True) if commands else []
 
     def now(self) -> int:
-        """The server's clock, unless a test has handed in another."""
+        """The clock of the server, or the one of a test."""
         if self._now is not None:
             return self._now()
-        ((seconds, micros),) = self.ask("now", ("TIME",))
+        ((seconds, micros),) = self.send("now", ("TIME",))
         return int(seconds) * clock.SECOND + int(micros)
 
     def pause(self, attempt: int) -> None:
-        """Wait a little, by chance, before the next attempt at something that somebody else was quicker with."""
+        """Wait for a short random time before the next attempt at a write that lost a race."""
         time.sleep(random.uniform(0, min(0.05, 0.001 * 2**attempt)))
 
-    # --- trying ---------------------------------------------------------------------------------------------------
+    # --- retries ----------------------------------------------------------------------------------------------------
 
     def _do(self, name: str, work: Work, *, repeat: bool) -> Any:
-        asked_at = time.perf_counter()
+        called_at = time.perf_counter()
         attempt = 0
         again = False
         while True:
-            if self._whereabouts.has_moved():
-                self._move()
+            if self._topology.has_moved():
+                self._reconnect()
             try:
                 connection = self.pool.take(self.address.patience)
                 began_at = time.perf_counter()
@@ -115,103 +120,117 @@ class Server:
                     reply = work(connection, again)
                 finally:
                     self.pool.give(connection)
-                self.meter.record(name, began_at - asked_at, time.perf_counter() - began_at)
+                self.meter.record(name, began_at - called_at, time.perf_counter() - began_at)
                 return reply
-            except Lost as lost:
+            except ConnectionLost as lost:
                 again = again or lost.was_sent
                 self.losses += 1
-                self._whereabouts.forget()
-                is_over = lost.is_final or not self._was_there or (lost.was_sent and not repeat)
-                error: StorageError = self.lost(lost)
+                self._topology.forget()
+                is_over = lost.is_final or not self._has_answered or (lost.was_sent and not repeat)
+                error: StorageError = self.unavailable(lost)
                 cause: Exception = lost
-            except Refusal as refusal:
-                remedy = diagnose(refusal).remedy
-                if remedy is Remedy.MOVE:
-                    self._move()
-                is_over = remedy is Remedy.TELL
-                error = complaint(self.shown, name, refusal)
-                cause = refusal
+            except ErrorReply as reply:
+                remedy = classify(reply).remedy
+                if remedy is Remedy.RECONNECT:
+                    self._reconnect()
+                is_over = remedy is Remedy.RAISE
+                error = storage_error(self.label, name, reply)
+                cause = reply
             attempt += 1
-            if is_over or not self._may_wait(asked_at, attempt):
+            if is_over or not self._may_wait(called_at, attempt):
                 raise error from cause
 
-    def _may_wait(self, asked_at: float, attempt: int) -> bool:
-        """Sleep before the next attempt, unless patience is over. By chance: else all workers would come at once."""
+    def _may_wait(self, called_at: float, attempt: int) -> bool:
+        """Sleep before the next attempt and return True; or return False if the patience is used up. The pause is
+        random, so that workers do not return all in the same moment."""
         pause = random.uniform(0.3, 1.0) * min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**attempt)
-        left = asked_at + self.address.patience - time.perf_counter()
+        left = called_at + self.address.patience - time.perf_counter()
         if left <= 0:
             return False
         self.meter.busy_retries += 1
         time.sleep(min(pause, left))
         return True
 
-    def _move(self) -> None:
-        """The server that we know has not, or no longer, our keys."""
-        self._whereabouts.forget()
-        self.pool.clear()  # also at a fixed address, behind which another server may be by now
+    def _reconnect(self) -> None:
+        """The server that we know does not hold our keys any more."""
+        self._topology.forget()
+        self.pool.clear()  # at a fixed address, too: another server may answer there by now
 
-    def lost(self, lost: Lost) -> StorageUnavailable:
-        """What callers are told."""
-        hint = "is the server running, and the address right?" if not self._was_there else "it is tried again"
-        what = f"{self.shown} cannot be reached"
+    def unavailable(self, lost: ConnectionLost) -> StorageUnavailable:
+        """The error that callers get for a lost connection."""
+        hint = "is the server running, and the address right?" if not self._has_answered else "it is tried again"
+        what = f"{self.label} cannot be reached"
         return StorageUnavailable(what, why=lost.why, hint=hint, may_pass=not lost.is_final)
 
     @property
-    def shown(self) -> str:
-        """Which server, in messages."""
-        return f"Redis at {self.shown_node}"
+    def label(self) -> str:
+        """This server, in messages."""
+        return f"Redis at {self.node_label}"
 
     @property
-    def shown_node(self) -> str:
-        """The server that was last spoken to; else those that the address names."""
-        return shown_nodes(self.address.nodes if self._node is None else [self._node])
+    def node_label(self) -> str:
+        """`host:port` of the latest connection, or those of the address before there was one."""
+        return format_nodes(self.address.nodes if self._node is None else [self._node])
 
-    # --- connecting -----------------------------------------------------------------------------------------------
+    # --- connecting -------------------------------------------------------------------------------------------------
 
     def is_current(self, connection: Connection) -> bool:
-        """Is it to the server that was last connected to? Another may have taken its place."""
+        """Is this connection to the server of the latest connection? Another server may have taken its place."""
         return connection.node == self._node
 
     def connect(self) -> Connection:
-        """A new connection to the server that has our keys; also for the bell."""
-        node = self._whereabouts.find()
+        """Open a connection to the server that holds our keys. The pool and the notifier call this."""
+        node = self._topology.find()
         try:
             connection = Connection(node, self.address)
-        except Lost:
-            self._whereabouts.forget(node)
+        except ConnectionLost:
+            self._topology.forget(node)
             raise
         if connection.version_numbers < OLDEST:
             connection.close()
-            raise Lost(f"it is {connection.product} {connection.version}: {TOO_OLD.hint}", is_final=True)
-        if not self._whereabouts.is_right(connection):
+            raise ConnectionLost(f"it is {connection.product} {connection.version}: {TOO_OLD.hint}", is_final=True)
+        if not self._topology.is_right(connection):
             connection.close()
-            self._whereabouts.forget(node)
-            raise Lost(f"{shown_nodes([node])} is not the master (any more)")
-        self._was_there, self._node = True, node
+            self._topology.forget(node)
+            raise ConnectionLost(f"{format_nodes([node])} is not the master (any more)")
+        self._has_answered, self._node = True, node
         try:
-            check_layout(connection, self.prefix)
+            self._check_layout(connection)
         except BaseException:
             connection.close()
             raise
         self._on_connect()
         return connection
 
-    # --- ending ---------------------------------------------------------------------------------------------------
+    def _check_layout(self, connection: Connection) -> None:
+        """Raise `SchemaTooNew` if the keys have a layout that this program does not know. Where there are no keys yet,
+        write ours down."""
+        present = connection.call("HGET", f"{self.prefix}meta", "layout")
+        if present is None:
+            with contextlib.suppress(ErrorReply):  # a full server or a replica: then no keys can be misread
+                connection.call("HSETNX", f"{self.prefix}meta", "layout", LAYOUT)
+        elif int(present) > LAYOUT:
+            raise SchemaTooNew(
+                f"the keys {self.prefix}… have layout {int(present)}; this Packhorse knows layouts up to {LAYOUT}",
+                hint="upgrade Packhorse in this program: pip install -U packhorse",
+            )
+
+    # --- end --------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Close the connections. The next call opens new ones."""
         self.pool.clear()
-        self._whereabouts.close()
+        self._topology.close()
 
-    def part_ways(self) -> None:
-        """The fork is done, and this is the child: the parent's connections, and its locks, are not ours."""
+    def after_fork(self) -> None:
+        """In a forked child: the connections and locks belong to the parent."""
         self.meter.part_ways()
-        self._whereabouts.part_ways()
-        self.pool.part_ways()
+        self._topology.after_fork()
+        self.pool.after_fork()
 
 
 def _script(connection: Connection, name: str) -> Script:
-    return _scripts(connection.version_numbers >= _KNOWS_FLAGS)[name]
+    return _scripts(connection.version_numbers >= _HAS_FLAGS)[name]
 
 
 @functools.cache

@@ -11,12 +11,12 @@ from packhorse.core.fair_share import FairShare
 from packhorse.storage.contract import OTHER_QUEUES
 from packhorse.storage.records import Health, OperationSums
 from packhorse.storage.redis.address import Address
-from packhorse.storage.redis.bell import Bell
 from packhorse.storage.redis.clients import Clients
 from packhorse.storage.redis.health import connections_of, health_of
 from packhorse.storage.redis.in_and_out import InAndOut
 from packhorse.storage.redis.keys import Keys
 from packhorse.storage.redis.lists import Lists
+from packhorse.storage.redis.notifier import Notifier
 from packhorse.storage.redis.queues import Queues
 from packhorse.storage.redis.records import Records
 from packhorse.storage.redis.schedules import Schedules
@@ -43,7 +43,7 @@ class Redis(Transfers, Lists, Working, Steering, Upkeep, Schedules, InAndOut, Qu
         self._keys = Keys(self._server.prefix)
         self._next_due = None
         self._mark = None
-        self._bell = Bell(self._server)
+        self._notifier = Notifier(self._server)
 
     @classmethod
     def from_url(cls, url: str, *, now: clock.Now | None = None) -> Redis:
@@ -55,24 +55,24 @@ class Redis(Transfers, Lists, Working, Steering, Upkeep, Schedules, InAndOut, Qu
 
     def close(self) -> None:
         self._known.clear()
-        self._bell.close()
+        self._notifier.close()
         self._server.close()
 
     def measured(self) -> list[OperationSums]:
         return self._server.meter.sums()
 
     def connections(self) -> tuple[int, int]:
-        return connections_of(self._server, self._bell)
+        return connections_of(self._server, self._notifier)
 
     def health(self) -> Health:
-        health = health_of(self._server, self._bell)
+        health = health_of(self._server, self._notifier)
         return replace(health, problems=[*problems(self.move()), *health.problems])
 
     # --- wake-up --------------------------------------------------------------------------------------------------
 
     def wait(self, timeout: float, queues: Sequence[str] = ()) -> bool:
         # A ring wakes whoever sleeps, and is passed on: nobody need say that other queues concern him too.
-        return self._bell.wait(timeout, [queue for queue in queues if queue != OTHER_QUEUES])
+        return self._notifier.wait(timeout, [queue for queue in queues if queue != OTHER_QUEUES])
 
     def interrupt(self) -> None:
-        self._bell.interrupt()
+        self._notifier.interrupt()

@@ -17,12 +17,10 @@ from packhorse.core.job import FINAL, HELD, QUEUED, Job, NewJob, UniqueLock
 from packhorse.core.metrics import has_failed, measure, measure_deleted
 from packhorse.core.transitions import Transition
 from packhorse.storage.redis.connection import Word
-from packhorse.storage.redis.guards import Guards
-from packhorse.storage.redis.indexes import places_of
 from packhorse.storage.redis.keys import Keys, mark
-from packhorse.storage.redis.plan import Command, Known, Plan
 from packhorse.storage.redis.rows import chunks, from_msgpack, job_of, marks_of, to_msgpack
 from packhorse.storage.redis.server import Server
+from packhorse.storage.redis.write_set import Command, Preconditions, StoredJob, WriteSet, places_of
 
 R = TypeVar("R")
 
@@ -46,10 +44,10 @@ class Transaction:
         self._keys = keys
         self._name = name
         self._now = None if now is None else now()
-        self._guards = Guards()
-        self._known: dict[str, Known] = {}
+        self._preconditions = Preconditions()
+        self._known: dict[str, StoredJob] = {}
         self._members: dict[str, set[str]] = {}
-        self._plan = Plan()
+        self._writes = WriteSet()
         self.strays = 0  # how many were taken out of sets of held jobs that they did not belong to
 
     # --- reading --------------------------------------------------------------------------------------------------
@@ -64,8 +62,8 @@ class Transaction:
     def ask(self, *commands: Command) -> list[Any]:
         """The replies to these plain commands. Nobody looks later whether they still hold."""
         if self._now is not None:
-            return self._server.ask(self._name, *commands)
-        (seconds, micros), *replies = self._server.ask(self._name, ("TIME",), *commands)
+            return self._server.send(self._name, *commands)
+        (seconds, micros), *replies = self._server.send(self._name, ("TIME",), *commands)
         self._now = int(seconds) * clock.SECOND + int(micros)
         return replies
 
@@ -102,25 +100,25 @@ class Transaction:
 
     def _still_in(self, key: str, members: Sequence[str]) -> list[str]:
         """Those of them that are in this sorted set, now and when this transaction is written."""
-        unknown = [one for one in dict.fromkeys(members) if (key, one) not in self._guards.scores]
+        unknown = [one for one in dict.fromkeys(members) if (key, one) not in self._preconditions.scores]
         if unknown:
             scores = self.ask(*(("ZSCORE", key, one) for one in unknown))
-            self._guards.scores.update(zip(((key, one) for one in unknown), scores, strict=True))
-        return [one for one in dict.fromkeys(members) if self._guards.scores[key, one] is not None]
+            self._preconditions.scores.update(zip(((key, one) for one in unknown), scores, strict=True))
+        return [one for one in dict.fromkeys(members) if self._preconditions.scores[key, one] is not None]
 
     def _stands_in(self, key: str, job: Job) -> bool:
         is_subscribed = self._known[job.id].marks.is_subscribed
         return any(where == key for where, _ in places_of(self._keys, job, is_subscribed=is_subscribed))
 
     def _learn(self, job_id: str, head: bytes | None, body: bytes | None) -> None:
-        self._guards.texts[self._keys.head(job_id)] = head
+        self._preconditions.texts[self._keys.head(job_id)] = head
         if head is None:
-            self._known[job_id] = Known()
+            self._known[job_id] = StoredJob()
         else:
-            self._known[job_id] = Known(job_of(job_id, head, body or b""), marks_of(head))
+            self._known[job_id] = StoredJob(job_of(job_id, head, body or b""), marks_of(head))
 
     def _present(self, job_id: str) -> Job | None:
-        jobs = self._plan.jobs
+        jobs = self._writes.jobs
         return jobs[job_id] if job_id in jobs else self._known[job_id].job
 
     def field(self, key: str, name: str) -> bytes | None:
@@ -128,24 +126,24 @@ class Transaction:
         return self.fields(key, [name])[0]
 
     def fields(self, key: str, names: Sequence[str]) -> list[bytes | None]:
-        known = self._guards.fields
+        known = self._preconditions.fields
         for some in chunks([name for name in dict.fromkeys(names) if (key, name) not in known], _AT_ONCE):
             (values,) = self.ask(("HMGET", key, *some))
             known.update(zip(((key, name) for name in some), values, strict=True))
-        return [self._plan.fields.get((key, name), known[key, name]) for name in names]
+        return [self._writes.fields.get((key, name), known[key, name]) for name in names]
 
     def score(self, key: str, member: str) -> int | None:
         """The score of this member of a sorted set."""
-        if (key, member) not in self._guards.scores:
-            (self._guards.scores[key, member],) = self.ask(("ZSCORE", key, member))
-        found = self._guards.scores[key, member]
+        if (key, member) not in self._preconditions.scores:
+            (self._preconditions.scores[key, member],) = self.ask(("ZSCORE", key, member))
+        found = self._preconditions.scores[key, member]
         return None if found is None else int(float(found))
 
     def text(self, key: str) -> bytes | None:
         """The value of a plain key."""
-        if key not in self._guards.texts:
-            (self._guards.texts[key],) = self.ask(("GET", key))
-        return self._guards.texts[key]
+        if key not in self._preconditions.texts:
+            (self._preconditions.texts[key],) = self.ask(("GET", key))
+        return self._preconditions.texts[key]
 
     def members(self, key: str) -> set[str]:
         """A small set."""
@@ -157,26 +155,26 @@ class Transaction:
         unknown = [key for key in dict.fromkeys(keys) if key not in self._members]
         for key, found in zip(unknown, self.ask(*(("SMEMBERS", key) for key in unknown)), strict=True):
             self._members[key] = {one.decode() for one in found}
-            self._guards.numbers["SCARD", key] = len(found)
+            self._preconditions.numbers["SCARD", key] = len(found)
             for one in self._members[key]:
-                self._guards.numbers["SISMEMBER", key, one] = 1
+                self._preconditions.numbers["SISMEMBER", key, one] = 1
 
     def subscribers(self, job_id: str) -> set[str]:
         """The clients that hold this job, as this transaction sees them."""
-        planned = self._plan.subscribers.get(job_id)
+        planned = self._writes.subscribers.get(job_id)
         return self.members(self._keys.sub(job_id)) if planned is None else planned
 
     def must_hold(self, owner: str, number: int) -> None:
         """Nothing is written unless this worker holds exactly so many jobs."""
-        self._guards.numbers["ZCARD", self._keys.held(owner)] = number
+        self._preconditions.numbers["ZCARD", self._keys.held(owner)] = number
 
     def must_read(self, key: str, value: bytes | None) -> None:
         """Nothing is written unless this plain key has this value; None: unless it is not there."""
-        self._guards.texts[key] = value
+        self._preconditions.texts[key] = value
 
     def must_score(self, key: str, member: str, score: bytes | None) -> None:
         """Nothing is written unless this member of a sorted set has this score, as a range told it."""
-        self._guards.scores[key, member] = score
+        self._preconditions.scores[key, member] = score
 
     def lock(self, key: str) -> Lock | None:
         packed = self.field(self._keys.locks, key)
@@ -208,22 +206,22 @@ class Transaction:
     def keep(self, before: Job | None, change: Transition, ran: int | None = None) -> Job:
         """Write a new or changed job, its events, and what is counted; wake somebody when it came into line. Whoever
         adds a job has looked before that its id is free."""
-        job, plan = change.job, self._plan
-        plan.adds = plan.adds or before is None
-        plan.jobs[job.id] = job
+        job, writes = change.job, self._writes
+        writes.adds = writes.adds or before is None
+        writes.jobs[job.id] = job
         self.record(change.events)
-        measure(plan.measures, before, job, ran)
+        measure(writes.measures, before, job, ran)
         if job.cause is not None and job.error is not None and has_failed(before, job):
-            plan.failed.append(job)
-        plan.wakes = plan.wakes or _wakes(before, job, self.now)
+            writes.failed.append(job)
+        writes.wakes = writes.wakes or _wakes(before, job, self.now)
         return job
 
     def load(self, job: Job) -> None:
         """Write a job as another storage had it: it is in no event, and counted nowhere but in the tallies."""
-        self._guards.texts[self._keys.head(job.id)] = None
-        self._known[job.id] = Known()
-        self._plan.adds = True
-        self._plan.jobs[job.id] = job
+        self._preconditions.texts[self._keys.head(job.id)] = None
+        self._known[job.id] = StoredJob()
+        self._writes.adds = True
+        self._writes.jobs[job.id] = job
 
     def load_entries(self, job_id: str, entries: Sequence[int]) -> None:
         """These entries of the event stream tell of a job that was read here, or that is gone."""
@@ -234,14 +232,14 @@ class Transaction:
             self.do("ZADD", self._keys.gone, entries[-1], job_id)
             return
         more = b"".join(entry.to_bytes(8, "big") for entry in entries)
-        self._known[job_id] = Known(job, marks._replace(entries=marks.entries + more))
+        self._known[job_id] = StoredJob(job, marks._replace(entries=marks.entries + more))
         self._touch(job_id)
 
     def remove(self, job: Job, by: str | None) -> None:
         """A job goes, with all that hangs on it; its events stay."""
         self.record([transitions.deleted(job, self.now, by)])
-        measure_deleted(self._plan.measures, job)
-        self._plan.jobs[job.id] = None
+        measure_deleted(self._writes.measures, job)
+        self._writes.jobs[job.id] = None
         self.do("DEL", self._keys.body(job.id), self._keys.log(job.id))
         if job.unique_key:
             taken = self.lock(job.unique_key)
@@ -261,16 +259,16 @@ class Transaction:
 
     def put_field(self, key: str, name: str, value: bytes | str | None) -> None:
         """Set this field of a hash; None: delete it. Whoever reads it here from now on sees the new value."""
-        self._plan.fields[key, name] = value.encode() if isinstance(value, str) else value
+        self._writes.fields[key, name] = value.encode() if isinstance(value, str) else value
 
     def record(self, events: Iterable[Event]) -> None:
         """Write these events. A job that they are about must have been read or kept here."""
         for event in events:
             if event.job_id is None:
-                self._plan.other_events.append(event)
+                self._writes.other_events.append(event)
             else:
                 self._touch(event.job_id)
-                self._plan.events.setdefault(event.job_id, []).append(event)
+                self._writes.events.setdefault(event.job_id, []).append(event)
 
     def record_about(
         self, subject: Subject, kind: Kind, *, queue: str | None = None, owner: str | None = None, **facts: Any
@@ -284,7 +282,7 @@ class Transaction:
         clients = self.subscribers(job_id)
         if client in clients:
             return
-        self._plan.subscribers[job_id] = clients | {client}
+        self._writes.subscribers[job_id] = clients | {client}
         job = self._touch(job_id)
         self.do("SADD", self._keys.sub(job_id), client)
         self.do("SADD", self._keys.subs(client), job_id)
@@ -293,7 +291,7 @@ class Transaction:
 
     def unsubscribe(self, job_id: str, client: str) -> None:
         """This client no longer wants the outcome of a job that was read here."""
-        self._plan.subscribers[job_id] = self.subscribers(job_id) - {client}
+        self._writes.subscribers[job_id] = self.subscribers(job_id) - {client}
         job = self._touch(job_id)
         self.do("SREM", self._keys.sub(job_id), client)
         self.do("SREM", self._keys.subs(client), job_id)
@@ -302,28 +300,28 @@ class Transaction:
 
     def _touch(self, job_id: str) -> Job | None:
         """See that this job's head is written anew."""
-        self._plan.jobs.setdefault(job_id, self._known[job_id].job if job_id in self._known else None)
-        return self._plan.jobs[job_id]
+        self._writes.jobs.setdefault(job_id, self._known[job_id].job if job_id in self._known else None)
+        return self._writes.jobs[job_id]
 
     def must_have_room(self) -> None:
         """A full server must refuse this transaction."""
-        self._plan.adds = True
+        self._writes.adds = True
 
     def do(self, *command: Word) -> None:
         """Send this command with the writes, after what is written of jobs."""
-        self._plan.commands.append(command)
+        self._writes.commands.append(command)
 
     def wake(self) -> None:
         """Wake a worker."""
-        self._plan.wakes = True
+        self._writes.wakes = True
 
     def nested(self, work: Callable[[Transaction], R]) -> R:
         """Do `work` as a part of this transaction that is undone alone if it fails."""
-        before = self._plan.copy()
+        before = self._writes.copy()
         try:
             return work(self)
         except Exception:
-            self._plan = before
+            self._writes = before
             raise
 
     # --- for `apply.lua` --------------------------------------------------------------------------------------------
@@ -331,16 +329,16 @@ class Transaction:
     @property
     def is_empty(self) -> bool:
         """Is there nothing to write?"""
-        return self._plan.is_empty
+        return self._writes.is_empty
 
     @property
     def adds(self) -> bool:
         """Does it store new jobs? Then a full server must refuse it."""
-        return self._plan.adds
+        return self._writes.adds
 
     def words(self) -> list[Word]:
         """What was read and what is to be written, as `lua/parts/apply.lua` takes it."""
-        words = [*self._guards.words(), *self._plan.words(self._keys, self.now, self._known)]
+        words = [*self._preconditions.words(), *self._writes.words(self._keys, self.now, self._known)]
         return [self.now, os.urandom(8).hex(), len(words), *words]
 
 

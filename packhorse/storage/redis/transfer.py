@@ -110,7 +110,7 @@ class Transfers(Schedules, Queues, Clients, Records):
 
     def _walk(self, behind: tuple[str, int] | None, limit: int) -> tuple[list[Job], str | None]:
         """Jobs, queue by queue, behind this one; and the cursor of the last, if there may be more."""
-        (told,) = self._server.ask("dump", ("HKEYS", self._keys.queues))
+        (told,) = self._server.send("dump", ("HKEYS", self._keys.queues))
         first, seq = behind or ("", 0)
         found: list[Job] = []
         for queue in sorted(name.decode() for name in told):
@@ -118,7 +118,7 @@ class Transfers(Schedules, Queues, Clients, Records):
                 continue
             after = seq if queue == first else 0
             asked = ("ZRANGEBYSCORE", self._keys.queue(queue), f"({after}", "+inf", "LIMIT", 0, limit - len(found))
-            (ids,) = self._server.ask("dump", asked)
+            (ids,) = self._server.send("dump", asked)
             found += self.get_many([one.decode() for one in ids])
         return found, _cursor(found[-1].queue, found[-1].seq) if len(found) >= limit else None
 
@@ -131,7 +131,7 @@ class Transfers(Schedules, Queues, Clients, Records):
         wanted = {job.id: job.unique_key for job in jobs if job.unique_key}
         if not wanted:
             return Dumped([], following)
-        (told,) = self._server.ask("dump", ("HMGET", self._keys.locks, *wanted.values()))
+        (told,) = self._server.send("dump", ("HMGET", self._keys.locks, *wanted.values()))
         found = []
         for (job_id, key), packed in zip(wanted.items(), told, strict=True):
             if packed is not None and from_msgpack(packed)[0] == job_id:
@@ -140,7 +140,7 @@ class Transfers(Schedules, Queues, Clients, Records):
 
     def _dump_subscriptions(self, cursor: Any, limit: int) -> Dumped:
         jobs, following = self._walk(cursor, limit)
-        told = self._server.ask("dump", *(("SMEMBERS", self._keys.sub(job.id)) for job in jobs))
+        told = self._server.send("dump", *(("SMEMBERS", self._keys.sub(job.id)) for job in jobs))
         rows = [
             Subscription(job.id, client.decode())
             for job, clients in zip(jobs, told, strict=True)
@@ -150,7 +150,7 @@ class Transfers(Schedules, Queues, Clients, Records):
 
     def _dump_log(self, cursor: Any, limit: int) -> Dumped:
         jobs, following = self._walk(cursor, limit)
-        lengths = self._server.ask("dump", *(("LLEN", self._keys.log(job.id)) for job in jobs))
+        lengths = self._server.send("dump", *(("LLEN", self._keys.log(job.id)) for job in jobs))
         rows: list[LoggedLine] = []
         for job, length in zip(jobs, lengths, strict=True):
             if length:
@@ -161,11 +161,11 @@ class Transfers(Schedules, Queues, Clients, Records):
 
     def _dump_replaced(self, cursor: Any, limit: int) -> Dumped:
         start = cursor or 0
-        (told,) = self._server.ask(
+        (told,) = self._server.send(
             "dump", ("ZRANGE", self._keys.replaced_at, start, start + limit - 1, "WITHSCORES")
         )  # fmt: skip
         twins = told[::2]
-        (ids,) = self._server.ask("dump", ("HMGET", self._keys.replaced, *twins)) if twins else ([],)
+        (ids,) = self._server.send("dump", ("HMGET", self._keys.replaced, *twins)) if twins else ([],)
         rows = [
             Replaced(twin.decode(), job_id.decode(), int(float(at)))
             for twin, job_id, at in zip(twins, ids, told[1::2], strict=True)
@@ -197,12 +197,12 @@ class Transfers(Schedules, Queues, Clients, Records):
 
     def _dump_ticks(self, cursor: Any, limit: int) -> Dumped:
         start = cursor or 0
-        (told,) = self._server.ask("dump", ("ZRANGE", self._keys.ticks, start, start + limit - 1))
+        (told,) = self._server.send("dump", ("ZRANGE", self._keys.ticks, start, start + limit - 1))
         asked = []
         for one in told:
             number, _, name = one.decode().split(":", 2)
             asked.append(("ZRANGEBYSCORE", self._keys.ticks_of(name), number, number, "LIMIT", 0, 1))
-        rows = [tick_in(packed) for found in self._server.ask("dump", *asked) for packed in found]
+        rows = [tick_in(packed) for found in self._server.send("dump", *asked) for packed in found]
         return Dumped(rows, to_json(start + limit) if len(told) == limit else None)
 
     # --- in -------------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ class Upkeep(Workers, Clients, Records):
         told, self._next_due = self._next_due, None
         if told is not None and time.monotonic() - told.told_at < _FRESH:
             return told.due_in
-        (seconds, micros), first = self._server.ask(
+        (seconds, micros), first = self._server.send(
             "next_due", ("TIME",), ("ZRANGE", self._keys.due, 0, 0, "WITHSCORES")
         )
         now = int(seconds) * clock.SECOND + int(micros) if self._now is None else self._now()
@@ -196,7 +196,7 @@ class Upkeep(Workers, Clients, Records):
         """May anything be older than it is kept? One request, for mostly there is nothing."""
         before = now - keep.events
         numbers = self._asked_for_number()
-        told = self._server.ask(
+        told = self._server.send(
             "prune",
             *numbers,
             ("XRANGE", self._keys.events, "-", "+", "COUNT", 1),
@@ -231,12 +231,12 @@ class Upkeep(Workers, Clients, Records):
         return Pruned(jobs, events, clients, more_clients or more_jobs or more_events)
 
     def _newest_event(self) -> int:
-        (newest,) = self._server.ask("prune", ("GET", self._keys.counter("event")))
+        (newest,) = self._server.send("prune", ("GET", self._keys.counter("event")))
         return int(newest or 0)
 
     def _prune_clients(self, before: int, limit: int) -> tuple[int, bool]:
         asked = ("ZRANGEBYSCORE", self._keys.client_beats, "-inf", before, "LIMIT", 0, limit + 1)
-        (silent,) = self._server.ask("prune", asked)
+        (silent,) = self._server.send("prune", asked)
         gone = sum(self._part_with("prune_part", one.decode(), Kind.TIMED_OUT, before) for one in silent[:limit])
         return gone, len(silent) > limit
 
@@ -269,12 +269,12 @@ class Upkeep(Workers, Clients, Records):
 
     def _prune_events(self, before: int, newest: int, limit: int) -> tuple[int, bool]:
         """The oldest that are over, and the oldest of too many. None if the very oldest is not over."""
-        kept = _kept(self._server.ask("prune", *self._asked_for_number()))
+        kept = _kept(self._server.send("prune", *self._asked_for_number()))
         too_many = kept.number - self._server.address.events
         oldest, looked_at = self._oldest_events(kept.floor, limit + 1)
         if not oldest or (oldest[0].at > before and too_many <= 0):
             return 0, False
-        if too_many > 0 and _kept(self._server.ask("prune", *self._asked_for_number())).gone != kept.gone:
+        if too_many > 0 and _kept(self._server.send("prune", *self._asked_for_number())).gone != kept.gone:
             return 0, True  # another process has pruned meanwhile: of those that are left there may not be too many
         past = [
             event.id
@@ -303,7 +303,7 @@ class Upkeep(Workers, Clients, Records):
         looked_at, start = floor, "-"
         while len(found) < number:
             most = max(10, min(_ENTRIES_AT_ONCE, number))
-            (entries,) = self._server.ask("prune", ("XRANGE", self._keys.events, start, "+", "COUNT", most))
+            (entries,) = self._server.send("prune", ("XRANGE", self._keys.events, start, "+", "COUNT", most))
             if not entries:
                 break
             events = [event for event in _events_in(entries) if event.id > floor]
@@ -319,7 +319,7 @@ class Upkeep(Workers, Clients, Records):
             return set()
         first, last = events[0].id, events[-1].id
         asked = ("ZRANGEBYSCORE", self._keys.holes, first, last, "LIMIT", 0, len(events))
-        (holes,) = self._server.ask("prune", asked)
+        (holes,) = self._server.send("prune", asked)
         return set(map(int, holes))
 
 

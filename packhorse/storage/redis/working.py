@@ -50,7 +50,7 @@ class Working(Keeper):
             return super().wait_and_reserve(owner, queues, limit, timeout)
         queues = named_queues(queues)
         wishes = self._wishes(owner, queues, limit, is_seen=False)
-        reply = self._bell.ask_when_rung(timeout, "reserve", *wishes, queues=queues)
+        reply = self._notifier.wait_and_run(timeout, "reserve", *wishes, queues=queues)
         if reply == 0:
             raise WorkerNotFound(owner)
         if reply is None:
@@ -102,7 +102,7 @@ class Working(Keeper):
         if len(turns) > 1 or (turns and len(turns[0]) > 2):
             jobs = in_turns(jobs, queues)
         self._next_due = None if jobs or self._now else NextDue(due_in, time.monotonic())
-        self._bell.reserved(len(jobs), limit, queues)
+        self._notifier.reserved(len(jobs), limit, queues)
         return jobs
 
     def _take_turns(self, turns: Sequence[Sequence[Any]], queues: Mapping[str, int]) -> None:

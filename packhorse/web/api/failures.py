@@ -75,10 +75,11 @@ def silence_failure(call: Call, cause: str, body: SilenceBody) -> Silenced:
     """Somebody knows of it: for a while it is shown apart. It is counted as ever."""
     is_said = body.duration is not None or body.until_next_version
     duration = microseconds(body.duration) if body.duration is not None else None if is_said else DAY
-    return Silenced(cause, call.steps.silence(cause, duration, until_next_version=body.until_next_version))
+    call.actions.silence(cause, duration, until_next_version=body.until_next_version)
+    return Silenced(cause, True)
 
 
 @post("/failures/{cause}/unsilence")
 def unsilence_failure(call: Call, cause: str) -> Silenced:
     """Show it among the others again."""
-    return Silenced(cause, call.steps.silence(cause, None))
+    return Silenced(cause, call.actions.unsilence(cause))

@@ -1,7 +1,7 @@
 """Jobs: list, create, look at one, steer one, and steer many by a filter.
 
 The structs are what comes in and goes out, and the OpenAPI document is made of them; the endpoints read by
-`call.reader` and change by `call.steps`, as the pages do.
+`call.reader` and change by `call.actions`, as the pages do.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from packhorse.core.clock import from_datetime
 from packhorse.core.errors import BadValue, PackhorseError
 from packhorse.core.job import Job, Operation
 from packhorse.core.outcome import Failure
+from packhorse.monitor.actions import JobAction
 from packhorse.monitor.filters import chooses_some, expand_names, parse_moment, parse_words_apart
 from packhorse.monitor.liveness import has_free_slot
 from packhorse.monitor.serializers import (
@@ -38,7 +39,6 @@ from packhorse.storage.records import ActionResult, Filter
 from packhorse.web.api.endpoint import Call, delete, get, post
 from packhorse.web.security.operator import Role
 from packhorse.web.security.redaction import HIDDEN
-from packhorse.web.step import Step
 
 LONG_CALL = 120
 _LONG_JSON = 2_000
@@ -175,8 +175,8 @@ class BulkBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     preview: bool = False
 
     @property
-    def step(self) -> Step:
-        return Step(Operation(self.action), self.priority, self.queue, self.new)
+    def job_action(self) -> JobAction:
+        return JobAction(Operation(self.action), priority=self.priority, queue=self.queue, new_queue=self.new)
 
 
 # --- what goes out ----------------------------------------------------------------------------------------------------
@@ -356,13 +356,13 @@ def create_job(call: Call, body: NewJobBody | NewJobs) -> CreatedJob | list[Crea
     `id` is that of another call. An array enqueues all of its jobs or none, and the answer is an array with one for
     each, in the same order; 200: none of them is new."""
     if not isinstance(body, list):
-        return _created(call, call.steps.enqueue_all([_new_call(call, body)]))[0]
+        return _created(call, call.actions.enqueue_all([_new_call(call, body)]))[0]
     calls = [_numbered(call, body, place) for place in range(len(body))]
-    return _created(call, call.steps.enqueue_all(calls))
+    return _created(call, call.actions.enqueue_all(calls))
 
 
 def _new_call(call: Call, body: NewJobBody) -> NewCall[Any]:
-    return call.steps.new_call(body.task, body.args, options_of(body), known=body.known, job_id=body.id)
+    return call.actions.new_call(body.task, body.args, options_of(body), known=body.known, job_id=body.id)
 
 
 def _numbered(call: Call, bodies: list[NewJobBody], place: int) -> NewCall[Any]:
@@ -377,7 +377,7 @@ def _numbered(call: Call, bodies: list[NewJobBody], place: int) -> NewCall[Any]:
 @post("/jobs/{id}/copy", status=201)
 def copy_job(call: Call, id: str, body: CopyBody) -> CreatedJob:
     """Enqueue a new job like this one, with other arguments or options where they are given."""
-    return _created(call, [call.steps.copy(id, body.args, options_of(body))])[0]
+    return _created(call, [call.actions.copy(id, body.args, options_of(body))])[0]
 
 
 def _created(call: Call, handles: Sequence[JobHandle[Any]]) -> list[CreatedJob]:
@@ -391,47 +391,47 @@ def _created(call: Call, handles: Sequence[JobHandle[Any]]) -> list[CreatedJob]:
 # --- steering ---------------------------------------------------------------------------------------------------------
 
 
-def _steered(call: Call, id: str, step: Step) -> SteeredFields:
-    before = call.steps.steer(step, id, unknown=_UNKNOWN_QUEUE)
+def _steered(call: Call, id: str, action: JobAction) -> SteeredFields:
+    before = call.actions.apply(action, id, new_queue_hint=_UNKNOWN_QUEUE)
     after = call.site.storage.get(id)
-    return steered_fields(step.operation, ActionResult(id, True, after.state if after else before.state))
+    return steered_fields(action.operation, ActionResult(id, True, after.state if after else before.state))
 
 
 @post("/jobs/{id}/abort")
 def abort_job(call: Call, id: str) -> SteeredFields:
     """Stop a job for good. A waiting one ends at once. A running one is asked to stop, and made to if it does not:
     `requested` says so. It ends as aborted, unless it completes before it hears of it."""
-    return _steered(call, id, Step(Operation.ABORT))
+    return _steered(call, id, JobAction(Operation.ABORT))
 
 
 @post("/jobs/{id}/force_start")
 def force_start_job(call: Call, id: str) -> SteeredFields:
     """Run a waiting job next, whatever its delay, its retry wait, or a pause of its queue."""
-    return _steered(call, id, Step(Operation.FORCE_START))
+    return _steered(call, id, JobAction(Operation.FORCE_START))
 
 
 @post("/jobs/{id}/retry")
 def retry_job(call: Call, id: str) -> SteeredFields:
     """Give a dead or aborted job all its tries again, or a retrying one its next try now."""
-    return _steered(call, id, Step(Operation.RETRY))
+    return _steered(call, id, JobAction(Operation.RETRY))
 
 
 @post("/jobs/{id}/priority")
 def set_job_priority(call: Call, id: str, body: PriorityBody) -> SteeredFields:
     """Move a waiting job in line."""
-    return _steered(call, id, Step(Operation.SET_PRIORITY, body.priority))
+    return _steered(call, id, JobAction(Operation.SET_PRIORITY, priority=body.priority))
 
 
 @post("/jobs/{id}/queue")
 def set_job_queue(call: Call, id: str, body: QueueBody) -> SteeredFields:
     """Put a job that does not run, and may still, in another queue. It keeps its priority and its age."""
-    return _steered(call, id, Step(Operation.SET_QUEUE, queue=body.queue, new=body.new))
+    return _steered(call, id, JobAction(Operation.SET_QUEUE, queue=body.queue, new_queue=body.new))
 
 
 @delete("/jobs/{id}")
 def delete_job(call: Call, id: str) -> SteeredFields:
     """Remove a waiting or finished job with its log; its events stay."""
-    return _steered(call, id, Step(Operation.DELETE))
+    return _steered(call, id, JobAction(Operation.DELETE))
 
 
 # --- many -------------------------------------------------------------------------------------------------------------
@@ -440,7 +440,7 @@ def delete_job(call: Call, id: str) -> SteeredFields:
 @post("/bulk")
 def bulk(call: Call, body: BulkBody) -> BulkAnswer:
     """Abort, force_start, retry, set_priority, set_queue or delete many jobs at once. Deleting needs the role admin."""
-    call.operator.require(Role.ADMIN if body.step.operation is Operation.DELETE else Role.OPERATE)
+    call.operator.require(Role.ADMIN if body.job_action.operation is Operation.DELETE else Role.OPERATE)
     now = call.reader.now()
     if body.ids is not None:
         return _these(call, body, now)
@@ -454,18 +454,18 @@ def bulk(call: Call, body: BulkBody) -> BulkAnswer:
             "the filter chooses no jobs, and would mean every job", hint='{"filter": "finished"} are all that ended'
         )
     if body.preview:
-        return _preview(call, body.step.operation, where, now)
-    call.steps.check(body.step, unknown=_UNKNOWN_QUEUE)
-    done = call.steps.steer_many(body.step, where, seen_at, body.cursor)
+        return _preview(call, body.job_action, where, now)
+    call.actions.check(body.job_action, new_queue_hint=_UNKNOWN_QUEUE)
+    done = call.actions.apply_to_matching(body.job_action, where, seen_at, body.cursor)
     return BulkAnswer(changed=done.changed, skipped=done.skipped, next=done.next, seen_at=str(iso(seen_at)))
 
 
 def _these(call: Call, body: BulkBody, now: int) -> BulkAnswer:
     if body.filter is not None or body.preview:
         raise BadValue("ids go alone, without filter and preview", hint='e.g. {"action": "retry", "ids": ["…"]}')
-    call.steps.check(body.step, unknown=_UNKNOWN_QUEUE)
+    call.actions.check(body.job_action, new_queue_hint=_UNKNOWN_QUEUE)
     seen_at = _seen_at(body)
-    done = call.steps.steer_these(body.step, body.ids or [], seen_at)
+    done = call.actions.apply_to_ids(body.job_action, body.ids or [], seen_at)
     return BulkAnswer(changed=done.changed, skipped=done.skipped, next=None, seen_at=str(iso(seen_at or now)))
 
 
@@ -473,8 +473,8 @@ def _seen_at(body: BulkBody) -> int | None:
     return from_datetime(moment_of(body.seen_at)) if body.seen_at else None
 
 
-def _preview(call: Call, action: Operation, where: Filter, now: int) -> BulkAnswer:
-    where = call.steps.possible(action, where)
+def _preview(call: Call, action: JobAction, where: Filter, now: int) -> BulkAnswer:
+    where = action.legal(where)
     counted = call.reader.count(where)
     examples = [listed(job, now) for job in call.reader.find(where, None, _EXAMPLES).jobs]
     return BulkAnswer(

@@ -58,13 +58,13 @@ def get_queue(call: Call, name: str) -> QueueFields:
 @post("/queues/{name}/pause")
 def pause_queue(call: Call, name: str, body: PauseBody) -> Changed:
     """Let no job of this queue begin, for a while or until it is resumed, but those that are forced."""
-    return Changed(name, call.steps.pause(name, body.why, body.duration))
+    return Changed(name, call.actions.pause(name, body.why, body.duration))
 
 
 @post("/queues/{name}/resume")
 def resume_queue(call: Call, name: str) -> Changed:
     """Undo a pause."""
-    return Changed(name, call.steps.resume(name))
+    return Changed(name, call.actions.resume(name))
 
 
 @post("/queues/{name}/purge", role=Role.ADMIN)
@@ -72,5 +72,5 @@ def purge_queue(call: Call, name: str, body: PurgeBody) -> BulkAnswer:
     """Delete the jobs that wait in this queue: those queued, scheduled or retrying. What runs goes on. One answer
     covers what can be done in two seconds; `next` is the cursor for the rest."""
     seen_at = from_datetime(moment_of(body.seen_at)) if body.seen_at else call.reader.now()
-    done = call.steps.purge(name, seen_at, body.cursor)
+    done = call.actions.purge(name, seen_at, body.cursor)
     return BulkAnswer(changed=done.changed, skipped=done.skipped, next=done.next, seen_at=str(iso(seen_at)))

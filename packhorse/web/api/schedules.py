@@ -55,28 +55,28 @@ def list_ticks(call: Call, name: str) -> TickList:
 @post("/schedules/{name}/run", status=201)
 def run_schedule(call: Call, name: str) -> RunAnswer:
     """Enqueue the schedule's job now, also if it is paused; its slots stay as they are."""
-    return RunAnswer(call.steps.run_schedule(name).id)
+    return RunAnswer(call.actions.run_schedule(name).id)
 
 
 @post("/schedules/{name}/pause")
 def pause_schedule(call: Call, name: str) -> Changed:
     """Let it make no jobs until it is resumed."""
-    return Changed(name, call.steps.pause_schedule(name))
+    return Changed(name, call.actions.pause_schedule(name))
 
 
 @post("/schedules/{name}/resume")
 def resume_schedule(call: Call, name: str) -> Changed:
     """Undo a pause; the slots in between are left out."""
-    return Changed(name, call.steps.resume_schedule(name))
+    return Changed(name, call.actions.resume_schedule(name))
 
 
 @post("/schedules/{name}/skip")
 def skip_schedule(call: Call, name: str) -> SkipAnswer:
     """Leave out its next slot."""
-    return SkipAnswer(iso(from_datetime(call.steps.skip_schedule(name))))
+    return SkipAnswer(iso(from_datetime(call.actions.skip_schedule(name))))
 
 
 @delete("/schedules/{name}")
 def remove_schedule(call: Call, name: str) -> Changed:
     """Forget a schedule; one that the code names comes back with the next worker."""
-    return Changed(name, call.steps.remove_schedule(name))
+    return Changed(name, call.actions.remove_schedule(name))

@@ -97,14 +97,14 @@ def _alive(call: Call) -> list[WorkerInfo]:
 @post("/storage/prune", role=Role.ADMIN)
 def prune_storage(call: Call) -> PrunedFields:
     """Remove the jobs that ended long ago, old events and silent clients now, by the settings by which foremen do."""
-    gone = call.steps.prune()
+    gone = call.actions.prune()
     return PrunedFields(gone.jobs, gone.events, gone.clients, gone.more)
 
 
 @post("/storage/backup", role=Role.ADMIN)
 def back_up_storage(call: Call) -> BackupFields:
     """Copy a SQLite storage, of one moment, to a file beside it, while others use it. Servers have their own ways."""
-    file, size = call.steps.back_up()
+    file, size = call.actions.back_up()
     return BackupFields(str(file), size)
 
 
@@ -112,7 +112,7 @@ def back_up_storage(call: Call) -> BackupFields:
 def compact_storage(call: Call) -> CompactedFields:
     """Write a SQLite storage anew without the space of what was removed, which new jobs would else use. Who writes
     meanwhile waits: seconds for a GiB. It needs as much free space as the file has."""
-    return CompactedFields(*call.steps.compact())
+    return CompactedFields(*call.actions.compact())
 
 
 def _latencies(call: Call) -> list[LatencyFields]:

@@ -7,17 +7,16 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from packhorse.core.errors import BadValue
 from packhorse.core.event import ForemanAction, ForemanOrder
 from packhorse.core.job import State
+from packhorse.monitor.actions import MAX_SLOTS, MAX_WORKERS, scale_order, workers_of
 from packhorse.monitor.liveness import started_job_ids
 from packhorse.monitor.serializers import Moment, WorkerFields, holder_fields, iso, stored_json, worker_fields
-from packhorse.monitor.stacks import Stack, stacks_of, workers_of
+from packhorse.monitor.stacks import Stack, stacks_of
 from packhorse.web.api.endpoint import Call, get, post
 from packhorse.web.api.part import PartQuery, part_of
 from packhorse.web.security.operator import Role
 
-MOST_WORKERS = MOST_SLOTS = 1_024
 _MOST_GONE = 500
 
 
@@ -75,9 +74,9 @@ class ScaleBody(msgspec.Struct, forbid_unknown_fields=True):
     """How many workers, at least and at most; and with how many slots each. Where that is another number than it was,
     they give way to fresh ones, one after the other. `least` and `most` come together, and may be left out."""
 
-    least: Annotated[int, Meta(ge=0, le=MOST_WORKERS)] | None = None
-    most: Annotated[int, Meta(ge=0, le=MOST_WORKERS)] | None = None
-    slots: Annotated[int, Meta(ge=1, le=MOST_SLOTS)] | None = None
+    least: Annotated[int, Meta(ge=0, le=MAX_WORKERS)] | None = None
+    most: Annotated[int, Meta(ge=0, le=MAX_WORKERS)] | None = None
+    slots: Annotated[int, Meta(ge=1, le=MAX_SLOTS)] | None = None
 
 
 class Ordered(msgspec.Struct):
@@ -149,28 +148,28 @@ def list_busy_slots(call: Call, query: PartQuery) -> BusyList:
 @post("/workers/{id}/quiet")
 def quiet_worker(call: Call, id: str) -> Ordered:
     """Have a worker, or a foreman with all of its crew, take no more jobs; what runs goes on. Restarting undoes it."""
-    call.steps.order(id, ForemanOrder(ForemanAction.QUIET))
+    call.actions.order(id, ForemanOrder(ForemanAction.QUIET))
     return Ordered(id)
 
 
 @post("/workers/{id}/restart")
 def restart_worker(call: Call, id: str) -> Ordered:
     """Have workers give way to fresh ones, one after the other."""
-    call.steps.order(id, ForemanOrder(ForemanAction.RESTART))
+    call.actions.order(id, ForemanOrder(ForemanAction.RESTART))
     return Ordered(id)
 
 
 @post("/workers/{id}/stop", role=Role.ADMIN)
 def stop_worker(call: Call, id: str, body: StopBody) -> Ordered:
     """Have them end when what they run has ended."""
-    call.steps.order(id, ForemanOrder(ForemanAction.STOP, now=body.now))
+    call.actions.order(id, ForemanOrder(ForemanAction.STOP, now=body.now))
     return Ordered(id)
 
 
 @post("/workers/{id}/scale")
 def scale_crew(call: Call, id: str, body: ScaleBody) -> Ordered:
     """Change how many workers a foreman keeps, and how many slots each has, until it ends."""
-    call.steps.order(id, scaling(body.least, body.most, body.slots))
+    call.actions.order(id, scale_order(body.least, body.most, body.slots))
     return Ordered(id)
 
 
@@ -178,7 +177,7 @@ def scale_crew(call: Call, id: str, body: ScaleBody) -> Ordered:
 def ask_worker_for_stacks(call: Call, id: str) -> StackList:
     """Where a worker, or each worker of a foreman, stands just now: files, lines and functions, by job. Waits for the
     answer, for a few seconds."""
-    answered = {worker.id: worker for worker in call.steps.stacks(id)}
+    answered = {worker.id: worker for worker in call.actions.stacks(id)}
     asked = workers_of(call.reader.worker(id), call.reader.workers())
     told = {worker.id: stacks_of(answered[worker.id]) for worker in asked if worker.id in answered}
     return StackList(
@@ -187,14 +186,3 @@ def ask_worker_for_stacks(call: Call, id: str) -> StackList:
             for worker in asked
         ]
     )
-
-
-def scaling(least: int | None, most: int | None, slots: int | None = None) -> ForemanOrder:
-    """The order to keep so many workers with so many slots; BadValue if that makes no sense."""
-    if (least is None) != (most is None) or (least is None and slots is None):
-        raise BadValue("it is not said how many workers or slots", hint="give least and most, or slots, or all three")
-    if least is not None and most is not None and not 0 <= least <= most <= MOST_WORKERS:
-        raise BadValue(f"{least} to {most} is no number of workers", hint=f"0 to {MOST_WORKERS:,}, the lesser first")
-    if slots is not None and not 1 <= slots <= MOST_SLOTS:
-        raise BadValue(f"a worker cannot have {slots} slots", hint=f"1 to {MOST_SLOTS:,}")
-    return ForemanOrder(ForemanAction.SCALE, least=least, most=most, slots=slots)

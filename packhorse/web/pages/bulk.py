@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from packhorse.core.errors import BadValue, QueueNotFound
 from packhorse.core.job import Job, Operation
+from packhorse.monitor.actions import JobAction
 from packhorse.monitor.filters import chooses_some, parse_words_apart, split_words
 from packhorse.storage.records import Filter
 from packhorse.web.api.problem import Problem, problem_of
@@ -17,7 +18,6 @@ from packhorse.web.pages.jobs import OPERATIONS, UNKNOWN_QUEUE, queue_names, row
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, address, deed
 from packhorse.web.security.operator import Role
 from packhorse.web.site import Call
-from packhorse.web.step import Step
 
 MOST_UNTYPED = 100
 _EXAMPLES = 3
@@ -37,28 +37,28 @@ def bulk(call: Call, asked: Asked) -> Shown | Elsewhere:
     """The ticked jobs, or all that fit: ask, or do it."""
     operation = _operation(asked.field("action"))
     call.operator.require(Role.ADMIN if operation is Operation.DELETE else Role.OPERATE)
-    step = _step(asked, operation)
+    action = _action(asked, operation)
     ids = asked.fields("id") if asked.field("scope") != "all" else []
     if not ids and asked.field("scope") != "all":
         raise BadValue("no job was ticked", hint="tick some, or choose all that fit the filter")
     try:
-        if step.queue == "":
+        if action.queue == "":
             raise BadValue("to which queue?", hint="write its name")
-        call.steps.check(step, unknown=UNKNOWN_QUEUE)
+        call.actions.check(action, new_queue_hint=UNKNOWN_QUEUE)
     except (BadValue, QueueNotFound) as error:
         # The question again, with the field that is wrong; what was ticked stays so.
-        meant = _ticked(call, ids) if ids else _fitting(call, step, _where(call, asked))
-        return _ask(call, asked, step, meant, problem_of(error))
-    return _do_to_ticked(call, asked, step, ids) if ids else _do_to_fitting(call, asked, step)
+        meant = _ticked(call, ids) if ids else _fitting(call, action, _where(call, asked))
+        return _ask(call, asked, action, meant, problem_of(error))
+    return _do_to_ticked(call, asked, action, ids) if ids else _do_to_fitting(call, asked, action)
 
 
-def _do_to_ticked(call: Call, asked: Asked, step: Step, ids: list[str]) -> Shown | Elsewhere:
-    if asked.field("sure") != "yes" and (len(ids) > 1 or step.operation is Operation.DELETE):
-        return _ask(call, asked, step, _ticked(call, ids))
+def _do_to_ticked(call: Call, asked: Asked, action: JobAction, ids: list[str]) -> Shown | Elsewhere:
+    if asked.field("sure") != "yes" and (len(ids) > 1 or action.operation is Operation.DELETE):
+        return _ask(call, asked, action, _ticked(call, ids))
     is_asked = asked.field("sure") == "yes" and asked.field("seen_at")
     seen_at = _number(asked.field("seen_at")) if is_asked else None
-    done = call.steps.steer_these(step, ids[:1_000], seen_at)
-    return _back(asked, step.operation, done.changed, sum(done.skipped.values()))
+    done = call.actions.apply_to_ids(action, ids[:1_000], seen_at)
+    return _back(asked, action.operation, done.changed, sum(done.skipped.values()))
 
 
 def _ticked(call: Call, ids: list[str]) -> Meant:
@@ -76,30 +76,32 @@ def _where(call: Call, asked: Asked) -> Filter:
     return where
 
 
-def _fitting(call: Call, step: Step, where: Filter) -> Meant:
-    possible = call.steps.possible(step.operation, where)
+def _fitting(call: Call, action: JobAction, where: Filter) -> Meant:
+    possible = action.legal(where)
     count = call.reader.count(possible)
     return Meant(count.number, count.exact, call.reader.find(possible, None, _EXAMPLES).jobs, [])
 
 
-def _do_to_fitting(call: Call, asked: Asked, step: Step) -> Shown | Elsewhere:
+def _do_to_fitting(call: Call, asked: Asked, action: JobAction) -> Shown | Elsewhere:
     where = _where(call, asked)
     seen_at = _number(asked.field("seen_at"))
     expected = asked.field("expected")
     if asked.field("sure") != "yes" or not _is_typed(asked):
-        return _ask(call, asked, step, _fitting(call, step, where))
-    done = call.steps.steer_many(step, where, seen_at, asked.field("cursor") or None)
+        return _ask(call, asked, action, _fitting(call, action, where))
+    done = call.actions.apply_to_matching(action, where, seen_at, asked.field("cursor") or None)
     changed = done.changed + _number(asked.field("changed") or "0")
     skipped = sum(done.skipped.values()) + _number(asked.field("skipped") or "0")
     if done.next is None:
-        return _back(asked, step.operation, changed, skipped)
-    return going(step, asked.field("filter"), seen_at, (changed, skipped), expected, done.next, asked.field("back"))
+        return _back(asked, action.operation, changed, skipped)
+    return going(action, asked.field("filter"), seen_at, (changed, skipped), expected, done.next, asked.field("back"))
 
 
-def going(step: Step, words: str, seen_at: int, done: tuple[int, int], expected: str, cursor: str, back: str) -> Shown:
+def going(
+    action: JobAction, words: str, seen_at: int, done: tuple[int, int], expected: str, cursor: str, back: str
+) -> Shown:
     """The page from which it goes on; `done` is how many were changed and left alone."""
     context = {
-        **_told(step),
+        **_told(action),
         "filter_text": words,
         "seen_at": seen_at,
         "changed": done[0],
@@ -108,7 +110,7 @@ def going(step: Step, words: str, seen_at: int, done: tuple[int, int], expected:
         "next": cursor,
         "back": back,
     }
-    return Shown("bulk_going.html", f"{OPERATIONS[step.operation]} jobs", context)
+    return Shown("bulk_going.html", f"{OPERATIONS[action.operation]} jobs", context)
 
 
 def _is_typed(asked: Asked) -> bool:
@@ -117,10 +119,10 @@ def _is_typed(asked: Asked) -> bool:
     return not many or asked.field("typed").replace(",", "").replace("+", "") == expected
 
 
-def _ask(call: Call, asked: Asked, step: Step, meant: Meant, problem: Problem | None = None) -> Shown:
+def _ask(call: Call, asked: Asked, action: JobAction, meant: Meant, problem: Problem | None = None) -> Shown:
     now = call.reader.now()
     context = {
-        **_told(step),
+        **_told(action),
         "number": meant.number,
         "exact": meant.exact,
         "rows": [row_of(job, now) for job in meant.examples],
@@ -134,18 +136,18 @@ def _ask(call: Call, asked: Asked, step: Step, meant: Meant, problem: Problem | 
         "must_type": meant.number > MOST_UNTYPED and not meant.ids,
         "is_wrong": asked.field("sure") == "yes",
     }
-    title = f"{OPERATIONS[step.operation]} {meant.number:,} jobs?"
+    title = f"{OPERATIONS[action.operation]} {meant.number:,} jobs?"
     return Shown("bulk.html", title, context, status=problem.status if problem else 200)
 
 
-def _told(step: Step) -> dict[str, Any]:
-    """The step, in the words of the form that asks for it again."""
+def _told(action: JobAction) -> dict[str, Any]:
+    """The action, in the words of the form that asks for it again."""
     return {
-        "operation": step.operation.value,
-        "word": OPERATIONS[step.operation],
-        "priority": step.priority,
-        "queue_name": step.queue,
-        "is_new": step.new,
+        "operation": action.operation.value,
+        "word": OPERATIONS[action.operation],
+        "priority": action.priority,
+        "queue_name": action.queue,
+        "is_new": action.new_queue,
     }
 
 
@@ -157,12 +159,12 @@ def _back(asked: Asked, operation: Operation, changed: int, skipped: int) -> Els
     return Elsewhere(f"{path}{joint}{said[1:]}")
 
 
-def _step(asked: Asked, operation: Operation) -> Step:
+def _action(asked: Asked, operation: Operation) -> JobAction:
     if operation is Operation.SET_PRIORITY:
-        return Step(operation, priority=_number(asked.field("priority")))
+        return JobAction(operation, priority=_number(asked.field("priority")))
     if operation is Operation.SET_QUEUE:
-        return Step(operation, queue=asked.field("queue"), new=bool(asked.field("new")))
-    return Step(operation)
+        return JobAction(operation, queue=asked.field("queue"), new_queue=bool(asked.field("new")))
+    return JobAction(operation)
 
 
 def _operation(word: str) -> Operation:

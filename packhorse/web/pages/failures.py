@@ -123,16 +123,16 @@ def silence(call: Call, asked: Asked, cause: str) -> Elsewhere:
     """Show it apart for a while, or until the code is another."""
     wanted = asked.field("duration") or "24h"
     if wanted == NEXT_VERSION:
-        call.steps.silence(cause, None, until_next_version=True)
+        call.actions.silence(cause, None, until_next_version=True)
     else:
-        call.steps.silence(cause, microseconds(wanted))
+        call.actions.silence(cause, microseconds(wanted))
     return Elsewhere(f"/failures/{cause}?said=silenced")
 
 
 @deed("/failures/{cause}/unsilence")
 def unsilence(call: Call, asked: Asked, cause: str) -> Elsewhere:
     """Show it among the others again."""
-    call.steps.silence(cause, None)
+    call.actions.unsilence(cause)
     return Elsewhere(f"/failures/{cause}?said=unsilenced")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from packhorse.core.errors import BadValue, JobNotFound
 from packhorse.core.job import ABORTED, QUEUED, Job, Operation, rank_of
+from packhorse.monitor.actions import JobAction
 from packhorse.monitor.filters import WHOLE_ID
 from packhorse.web.api.jobs import short_call
 from packhorse.web.api.problem import Problem
@@ -21,7 +22,6 @@ from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page, put_ri
 from packhorse.web.safe_text import safe
 from packhorse.web.security.operator import Role
 from packhorse.web.site import Call
-from packhorse.web.step import Step
 
 _LONGEST_NUMBER = 19
 _KEPT_AS = {"completed": "keep_completed", "dead": "keep_dead", "aborted": "keep_aborted"}
@@ -88,7 +88,7 @@ def _gone(call: Call, asked: Asked, id: str) -> Shown:
 @deed("/jobs/{id}/retry")
 def retry(call: Call, asked: Asked, id: str) -> Elsewhere:
     """All its tries again."""
-    call.steps.steer(Step(Operation.RETRY), id)
+    call.actions.apply(JobAction(Operation.RETRY), id)
     return Elsewhere(f"/jobs/{id}?said=retried")
 
 
@@ -96,7 +96,7 @@ def retry(call: Call, asked: Asked, id: str) -> Elsewhere:
 def abort(call: Call, asked: Asked, id: str) -> Elsewhere:
     """Stop it for good."""
     is_awaited = bool(call.site.storage.subscribers(id))  # who waits for it has heard that it was aborted
-    before = call.steps.steer(Step(Operation.ABORT), id)
+    before = call.actions.apply(JobAction(Operation.ABORT), id)
     after = call.site.storage.get(id)
     if not is_awaited and _can_be_retried_to(before, after):
         return undoable(call, f"/jobs/{id}", "aborted", id)
@@ -116,7 +116,7 @@ def _can_be_retried_to(before: Job, after: Job | None) -> bool:
 @deed("/jobs/{id}/force_start")
 def force_start(call: Call, asked: Asked, id: str) -> Elsewhere:
     """Run it next."""
-    call.steps.steer(Step(Operation.FORCE_START), id)
+    call.actions.apply(JobAction(Operation.FORCE_START), id)
     return Elsewhere(f"/jobs/{id}?said=started")
 
 
@@ -130,7 +130,7 @@ def _set_priority(call: Call, asked: Asked, id: str) -> Elsewhere:
     text = asked.field("priority")
     if not text.isdigit() or len(text) > 2:
         raise BadValue(f"{text[:20]!r} is not a priority", hint="write a number from 1 to 10")
-    call.steps.steer(Step(Operation.SET_PRIORITY, int(text)), id)
+    call.actions.apply(JobAction(Operation.SET_PRIORITY, priority=int(text)), id)
     return Elsewhere(f"/jobs/{id}?said=moved")
 
 
@@ -141,8 +141,8 @@ def set_queue(call: Call, asked: Asked, id: str) -> Shown | Elsewhere:
 
 
 def _set_queue(call: Call, asked: Asked, id: str) -> Elsewhere:
-    step = Step(Operation.SET_QUEUE, queue=asked.field("queue"), new=bool(asked.field("new")))
-    call.steps.steer(step, id, unknown=UNKNOWN_QUEUE)
+    action = JobAction(Operation.SET_QUEUE, queue=asked.field("queue"), new_queue=bool(asked.field("new")))
+    call.actions.apply(action, id, new_queue_hint=UNKNOWN_QUEUE)
     return Elsewhere(f"/jobs/{id}?said=requeued")
 
 
@@ -150,7 +150,7 @@ def _set_queue(call: Call, asked: Asked, id: str) -> Elsewhere:
 def stack(call: Call, asked: Asked, id: str) -> Elsewhere:
     """Have its worker say where it stands."""
     owner = call.reader.stored(id).owner
-    is_told = owner is not None and bool(call.steps.stacks(owner))
+    is_told = owner is not None and bool(call.actions.stacks(owner))
     return Elsewhere(f"/jobs/{id}?said={'stacks' if is_told else 'no_stacks'}")
 
 
@@ -164,7 +164,7 @@ def ask_to_delete(call: Call, asked: Asked, id: str) -> Shown:
 @deed("/jobs/{id}/delete", Role.ADMIN)
 def delete(call: Call, asked: Asked, id: str) -> Elsewhere:
     """Remove it."""
-    call.steps.steer(Step(Operation.DELETE), id)
+    call.actions.apply(JobAction(Operation.DELETE), id)
     return Elsewhere("/jobs?said=deleted")
 
 
@@ -193,7 +193,7 @@ def _copy(call: Call, id: str, typed: dict[str, str]) -> Elsewhere:
     options: dict[str, Any] = {name: typed[name] for name in ("queue", "delay") if typed[name]}
     if typed["priority"]:
         options["priority"] = _whole(typed["priority"], "the priority")
-    handle = call.steps.copy(id, json_object(typed["args"]), options)
+    handle = call.actions.copy(id, json_object(typed["args"]), options)
     return Elsewhere(f"/jobs/{handle.id}?said=copied")
 
 

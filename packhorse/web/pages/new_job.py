@@ -51,7 +51,7 @@ def _enqueue(call: Call, typed: dict[str, str]) -> Elsewhere:
     if typed["persistent"] == "yes":
         options["persistent"] = True
     args, known = json_object(typed["args"]), typed["unknown"] != "yes"
-    handle = call.steps.enqueue(typed["task"], args, options, known=known, job_id=None, unknown=_UNKNOWN)
+    handle = call.actions.enqueue(typed["task"], args, options, known=known, job_id=None, unknown_hint=_UNKNOWN)
     return Elsewhere(f"/jobs/{handle.id}?said={'enqueued' if handle.is_new else 'twin'}")
 
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from packhorse.core.clock import MINUTE
 from packhorse.core.errors import BadValue
 from packhorse.core.job import HELD, UNFINISHED, WAITING, Job, Operation, State
+from packhorse.monitor.actions import JobAction
 from packhorse.monitor.served_queues import ServingWorkers, serves, tasks_to_expect
 from packhorse.monitor.stats import RunStats, stats_by_queue, stats_by_task
 from packhorse.storage.listing import IN_LINE, encode_cursor
@@ -27,7 +28,6 @@ from packhorse.web.pages.page import Asked, Elsewhere, Shown, address, deed, pag
 from packhorse.web.pages.ranges import chosen_range
 from packhorse.web.security.operator import Role
 from packhorse.web.site import Call
-from packhorse.web.step import Step
 
 _FLOW = 10 * MINUTE
 _MOST = 500
@@ -179,9 +179,9 @@ def pause(call: Call, asked: Asked, name: str) -> Shown | Elsewhere:
 
 def _pause(call: Call, asked: Asked, name: str) -> Elsewhere:
     if asked.field("again"):
-        changed = call.steps.pause_again(name)
+        changed = call.actions.pause_again(name)
     else:
-        changed = call.steps.pause(name, asked.field("why") or None, asked.field("duration") or None)
+        changed = call.actions.pause(name, asked.field("why") or None, asked.field("duration") or None)
     said = "pause_over" if changed is None else "paused" if changed else "unchanged"
     return _told(call, asked, name, said)
 
@@ -189,7 +189,7 @@ def _pause(call: Call, asked: Asked, name: str) -> Elsewhere:
 @deed("/queues/{name}/resume")
 def resume(call: Call, asked: Asked, name: str) -> Elsewhere:
     """Undo a pause."""
-    return _told(call, asked, name, "resumed" if call.steps.resume(name) else "unchanged")
+    return _told(call, asked, name, "resumed" if call.actions.resume(name) else "unchanged")
 
 
 @page("/queues/{name}/purge", "queues")
@@ -206,12 +206,12 @@ def purge(call: Call, asked: Asked, name: str) -> Shown | Elsewhere:
     seen_at = asked.field("seen_at")
     if not seen_at.isdigit() or len(seen_at) > 18:
         raise BadValue(f"{seen_at[:20]!r} is not a time", hint="go back and try again")
-    done = call.steps.purge(name, int(seen_at))
+    done = call.actions.purge(name, int(seen_at))
     skipped, back = sum(done.skipped.values()), f"/queues/{name}"
     if done.next is None:
         return Elsewhere(address(back, said="bulk", did="delete", changed=done.changed, skipped=skipped))
     words = f"waiting {shlex.quote(f'queue:{name}')}"
-    return going(Step(Operation.DELETE), words, int(seen_at), (done.changed, skipped), "", done.next, back)
+    return going(JobAction(Operation.DELETE), words, int(seen_at), (done.changed, skipped), "", done.next, back)
 
 
 def _purge_form(call: Call, name: str, *, is_wrong: bool) -> Shown:

@@ -122,31 +122,31 @@ def _marks(cron: Cron, now: int) -> list[int]:
 @deed("/schedules/{name}/run")
 def run(call: Call, asked: Asked, name: str) -> Elsewhere:
     """Its job, now."""
-    return Elsewhere(f"/jobs/{call.steps.run_schedule(name).id}?said=enqueued")
+    return Elsewhere(f"/jobs/{call.actions.run_schedule(name).id}?said=enqueued")
 
 
 @deed("/schedules/{name}/pause")
 def pause(call: Call, asked: Asked, name: str) -> Elsewhere:
     """No jobs until it is resumed."""
-    said = "schedule_paused" if call.steps.pause_schedule(name) else "unchanged"
+    said = "schedule_paused" if call.actions.pause_schedule(name) else "unchanged"
     return undoable(call, "/schedules", said, name)
 
 
 @deed("/schedules/{name}/resume")
 def resume(call: Call, asked: Asked, name: str) -> Elsewhere:
     """Undo a pause."""
-    said = "schedule_resumed" if call.steps.resume_schedule(name) else "unchanged"
+    said = "schedule_resumed" if call.actions.resume_schedule(name) else "unchanged"
     return undoable(call, "/schedules", said, name)
 
 
 @deed("/schedules/{name}/skip")
 def skip(call: Call, asked: Asked, name: str) -> Elsewhere:
     """Leave out the next slot."""
-    call.steps.skip_schedule(name)
+    call.actions.skip_schedule(name)
     return Elsewhere("/schedules?said=schedule_skipped")
 
 
 @deed("/schedules/{name}/remove", Role.ADMIN)
 def remove(call: Call, asked: Asked, name: str) -> Elsewhere:
     """Forget it."""
-    return Elsewhere(f"/schedules?said={'schedule_removed' if call.steps.remove_schedule(name) else 'unchanged'}")
+    return Elsewhere(f"/schedules?said={'schedule_removed' if call.actions.remove_schedule(name) else 'unchanged'}")

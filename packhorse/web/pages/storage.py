@@ -57,7 +57,7 @@ def _spare(health: Health) -> int | None:
 @deed("/storage/prune", Role.ADMIN)
 def prune(call: Call, asked: Asked) -> Elsewhere:
     """What is over by the settings goes now."""
-    gone = call.steps.prune()
+    gone = call.actions.prune()
     said = "pruned_some" if gone.more else "pruned"
     return Elsewhere(address("/storage", said=said, changed=gone.jobs, skipped=gone.events))
 
@@ -65,12 +65,12 @@ def prune(call: Call, asked: Asked) -> Elsewhere:
 @deed("/storage/backup", Role.ADMIN)
 def back_up(call: Call, asked: Asked) -> Elsewhere:
     """A copy beside the file."""
-    file, _ = call.steps.back_up()
+    file, _ = call.actions.back_up()
     return Elsewhere(address("/storage", said="backed_up", file=file.name))
 
 
 @deed("/storage/compact", Role.ADMIN)
 def compact(call: Call, asked: Asked) -> Elsewhere:
     """The file anew, without what was removed."""
-    before, after = call.steps.compact()
+    before, after = call.actions.compact()
     return Elsewhere(address("/storage", said="compacted", changed=before, skipped=after))

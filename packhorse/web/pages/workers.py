@@ -8,12 +8,12 @@ from packhorse.core.clock import SECOND
 from packhorse.core.errors import BadValue
 from packhorse.core.event import ForemanAction, ForemanOrder, Subject
 from packhorse.core.job import Job, State
+from packhorse.monitor.actions import scale_order, workers_of
 from packhorse.monitor.liveness import ProcessGroup, busy_slots, group_processes
 from packhorse.monitor.served_queues import queues_served_by
-from packhorse.monitor.stacks import Stack, Stacks, stacks_of, workers_of
+from packhorse.monitor.stacks import Stack, Stacks, stacks_of
 from packhorse.storage.records import WorkerInfo
 from packhorse.web.api.jobs import short_call
-from packhorse.web.api.workers import scaling
 from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page, undoable
 from packhorse.web.pages.traceback import Piece, pieces_of
 from packhorse.web.pages.words import short
@@ -241,7 +241,7 @@ def may_order(call: Call) -> bool:
 @deed("/workers/{id}/stacks")
 def stacks(call: Call, asked: Asked, id: str) -> Elsewhere:
     """Have them say where they stand."""
-    is_told = bool(call.steps.stacks(id))
+    is_told = bool(call.actions.stacks(id))
     return Elsewhere(f"/workers/{id}?said={'stacks' if is_told else 'no_stacks'}")
 
 
@@ -270,7 +270,7 @@ def scale(call: Call, asked: Asked, id: str) -> Shown | Elsewhere:
     least, most, slots = (asked.field(name) for name in ("least", "most", "slots"))
     if not (least.isdigit() and most.isdigit() and (slots or "1").isdigit() and len(least + most + slots) < 16):
         raise BadValue("how many workers? two numbers are needed", hint="e.g. at least 2, at most 8")
-    order, foreman = scaling(int(least), int(most), int(slots) if slots else None), call.reader.worker(id)
+    order, foreman = scale_order(int(least), int(most), int(slots) if slots else None), call.reader.worker(id)
     if asked.field("sure") != "yes" and foreman.subject is Subject.FOREMAN and _replaces(foreman, order):
         return _ask_to_replace(call, foreman, order)
     return _ordered(call, id, order)
@@ -296,7 +296,7 @@ def _ask_to_replace(call: Call, foreman: WorkerInfo, order: ForemanOrder) -> Sho
 
 
 def _ordered(call: Call, owner: str, order: ForemanOrder) -> Elsewhere:
-    call.steps.order(owner, order)
+    call.actions.order(owner, order)
     return Elsewhere("/workers?said=ordered")
 
 

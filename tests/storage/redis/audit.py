@@ -12,8 +12,8 @@ from typing import Any
 from packhorse.core.job import FINAL, HELD, Job, State
 from packhorse.core.metrics import ALL_LEVELS
 from packhorse.storage.redis import Redis, rows
-from packhorse.storage.redis.indexes import places_of
 from packhorse.storage.redis.keys import STATES, mark, names_of
+from packhorse.storage.redis.write_set import places_of
 
 _SETS = ("q:", "l:", "due", "expiring", "h:", "stop:", "f:", "kept:")
 
@@ -46,7 +46,7 @@ class Findings:
         }
 
     def _ask(self, *commands: tuple[str, ...]) -> list[Any]:
-        return self._storage._server.ask("audit", *commands)
+        return self._storage._server.send("audit", *commands)
 
     def under(self, kind: str) -> list[str]:
         """The names of all keys of this kind, without it."""

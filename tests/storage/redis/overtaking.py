@@ -27,12 +27,12 @@ def overtake(monkeypatch: pytest.MonkeyPatch, storage: Redis, *calls: Callable[[
 
 def step_between(monkeypatch: pytest.MonkeyPatch, storage: Redis, key: str, call: Callable[[], object]) -> None:
     """The call happens once: just after this storage has read from `key` with a plain command."""
-    ask, left = storage._server.ask, [call]
+    send, left = storage._server.send, [call]
 
     def interrupted(name: str, *commands: tuple[Any, ...]) -> list[Any]:
-        replies = ask(name, *commands)
+        replies = send(name, *commands)
         if left and any(key in command for command in commands):
             left.pop()()
         return replies
 
-    monkeypatch.setattr(storage._server, "ask", interrupted)
+    monkeypatch.setattr(storage._server, "send", interrupted)

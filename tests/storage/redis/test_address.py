@@ -71,45 +71,45 @@ def test_options_say_how_many_connections_and_how_patient():
     assert (address.connections, address.timeout, address.patience, address.events) == (9, 2.0, 60.0, 5000)
 
 
-@pytest.mark.parametrize(
-    ("url", "what"),
-    {
-        "redis://host:port": "the port cannot be 'port'",
-        "redis://host:0": "the port cannot be '0'",
-        "redis://host:65536": "the port cannot be '65536'",
-        "redis://::1": "an IPv6 address stands in brackets",
-        "redis://host/jobs": "the database cannot be 'jobs': it is a number",
-        "redis://host/0/1": "the database cannot be '0/1'",
-        "redis://one,two": "several are for redis+sentinel://",
-        "redis+sentinel://one,two": "does not say which service",
-        "redis+sentinel://one/jobs/x": "the database cannot be 'x'",
-        "redis+cluster://one/1": "a cluster has database 0 only",
-        "redis://host?colour=red": "there is no option 'colour'",
-        "redis://host?sentinel_password=x": "there is no option 'sentinel_password'",
-        "redis://host?prefix=a&prefix=b": "the option prefix is there twice",
-        "redis://host?prefix=": "the prefix cannot be ''",
-        "redis://host?prefix=a{b}": "the prefix cannot be 'a{b}'",
-        "redis://host?prefix=a%20b": "without spaces and braces",
-        "redis://host?connections=0": "connections cannot be '0'",
-        "redis://host?connections=many": "use a number from 1 to 1,000",
-        "redis://host?timeout=soon": "write ?timeout=5s",
-        "redis://host?timeout=0s": "timeout cannot be '0s'",
-        "redis://host?tls=maybe": "tls cannot be 'maybe'",
-        "rediss://host?tls=no": "rediss:// is TLS",
-        "redis://host?ca=/ca.pem": "ca is for TLS",
-        "rediss://host?verify=hard": "use full, ca or none",
-        "rediss://host?key=/me.key": "key= without cert=",
-    }.items(),
-)
-def test_a_wrong_address_is_told_plainly(url: str, what: str):
-    with pytest.raises(BadURL) as caught:
-        Address.parse(url)
+WRONG = {
+    "redis://host:port": "the port cannot be 'port'",
+    "redis://host:0": "the port cannot be '0'",
+    "redis://host:65536": "the port cannot be '65536'",
+    "redis://::1": "IPv6 address into brackets",
+    "redis://host/jobs": "the database cannot be 'jobs'",
+    "redis://host/0/1": "the database cannot be '0/1'",
+    "redis://one,two": "several are for redis+sentinel://",
+    "redis+sentinel://one,two": "does not name the service",
+    "redis+sentinel://one/jobs/x": "the database cannot be 'x'",
+    "redis+cluster://one/1": "a cluster has only database 0",
+    "redis://host?colour=red": "there is no option 'colour'",
+    "redis://host?sentinel_password=x": "there is no option 'sentinel_password'",
+    "redis://host?prefix=a&prefix=b": "the option prefix appears twice",
+    "redis://host?prefix=": "the prefix cannot be ''",
+    "redis://host?prefix=a{b}": "the prefix cannot be 'a{b}'",
+    "redis://host?prefix=a%20b": "without spaces or braces",
+    "redis://host?connections=0": "connections cannot be '0'",
+    "redis://host?connections=many": "use a number from 1 to 1,000",
+    "redis://host?timeout=soon": "write ?timeout=5s",
+    "redis://host?timeout=0s": "timeout cannot be '0s'",
+    "redis://host?tls=maybe": "tls cannot be 'maybe'",
+    "rediss://host?tls=no": "rediss:// is TLS",
+    "redis://host?ca=/ca.pem": "ca needs TLS",
+    "rediss://host?verify=hard": "use full, ca or none",
+    "rediss://host?key=/me.key": "key= without cert=",
+}
 
-    assert what in str(caught.value)
+
+def test_a_wrong_address_is_refused_with_the_reason():
+    for url, reason in WRONG.items():
+        with pytest.raises(BadURL) as caught:
+            Address.parse(url)
+
+        assert reason in str(caught.value), url
 
 
 @pytest.mark.parametrize("rest", ["host:port", "one,two", "host/jobs", "host?colour=red"])
-def test_no_complaint_repeats_a_password(rest: str):
+def test_no_error_repeats_a_password(rest: str):
     with pytest.raises(BadURL) as caught:
         Address.parse(f"redis://worker:hunter2@{rest}")
 
@@ -124,7 +124,7 @@ def test_the_address_is_shown_without_passwords():
 
 
 @pytest.mark.parametrize("scheme", ["redis", "rediss", "redis+cluster"])
-def test_open_storage_knows_the_schemes_and_connects_to_nobody(scheme: str):
+def test_open_storage_knows_the_schemes_and_does_not_connect(scheme: str):
     storage = open_storage(f"{scheme}://nowhere.invalid")
 
     assert isinstance(storage, Redis)

@@ -13,7 +13,7 @@ from packhorse.core.job import COMPLETED, QUEUED
 from packhorse.core.outcome import Completed, Verdict
 from packhorse.storage.records import Filter
 from packhorse.storage.redis import Redis
-from packhorse.storage.redis.whereabouts import slot_of
+from packhorse.storage.redis.topology import slot_of
 from tests.children import until
 from tests.redis_groups import Cluster, cluster
 from tests.redis_server import RedisServer
@@ -57,7 +57,7 @@ def test_the_wrong_node_says_how_the_address_must_be_written(group: Cluster):
     (wrong, *_) = [node for node in group.nodes if node is not group.owner(slot_of("packhorse"))]
     storage = Redis.from_url(f"{wrong.url}?patience=100ms")
 
-    with pytest.raises(StorageUnavailable, match=r"another node has our keys .* write redis\+cluster://"):
+    with pytest.raises(StorageUnavailable, match=r"another node holds our keys .* redis\+cluster://"):
         add(storage)
     storage.close()
 

@@ -10,8 +10,8 @@ import pytest
 
 from packhorse.storage.records import Health
 from packhorse.storage.redis.address import Address
-from packhorse.storage.redis.bell import Bell
 from packhorse.storage.redis.health import health_of
+from packhorse.storage.redis.notifier import Notifier
 from packhorse.storage.redis.server import Server
 from tests.children import until
 from tests.redis_server import RedisServer
@@ -31,11 +31,11 @@ def server(own_server: RedisServer) -> Iterator[Server]:
 
 
 def health(server: Server) -> Health:
-    bell = Bell(server)
+    notifier = Notifier(server)
     try:
-        return health_of(server, bell)
+        return health_of(server, notifier)
     finally:
-        bell.close()
+        notifier.close()
 
 
 def set_options(own_server: RedisServer, **options: object) -> None:
@@ -61,13 +61,13 @@ def test_it_tells_version_latency_memory_and_connections(server: Server, own_ser
 
 
 def test_a_sleeper_counts_among_the_connections(server: Server):
-    bell = Bell(server)
-    until(lambda: bell.wait(0.01) or bell.connections() == (1, 1), "it sleeps")
+    notifier = Notifier(server)
+    until(lambda: notifier.wait(0.01) or notifier.connections() == (1, 1), "it sleeps")
 
-    told = health_of(server, bell)
+    told = health_of(server, notifier)
 
     assert (told.connections_open, told.connections_in_use) == (2, 1)
-    bell.close()
+    notifier.close()
 
 
 def test_a_server_with_an_append_only_file_is_well(server: Server, own_server: RedisServer):
@@ -89,25 +89,25 @@ def test_snapshots_alone_are_a_problem(server: Server, own_server: RedisServer):
 
     (problem,) = health(server).problems
 
-    assert problem.startswith("only snapshots are saved to disk: a crash of the server loses what came after")
+    assert problem.startswith("only snapshots are saved to disk: a crash of the server loses")
     assert "changes)" in problem
 
 
 def test_an_append_only_file_that_is_never_flushed_is_a_problem(server: Server, own_server: RedisServer):
     set_options(own_server, appendonly="yes", appendfsync="no")
 
-    assert health(server).problems == [
-        "appendfsync is no: a power cut may lose up to half a minute; set it to everysec or always"
-    ]
+    (problem,) = health(server).problems
+
+    assert problem.startswith("appendfsync is no")
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
 def test_a_policy_that_throws_keys_away_is_a_problem(server: Server, own_server: RedisServer, policy: str):
     set_options(own_server, appendonly="yes", maxmemory_policy=policy)
 
-    assert health(server).problems == [
-        f"maxmemory-policy is {policy}: when its memory is full, the server throws jobs away; set it to noeviction"
-    ]
+    (problem,) = health(server).problems
+
+    assert problem.startswith(f"maxmemory-policy is {policy}")
 
 
 def test_memory_that_is_nearly_full_is_a_problem(server: Server, own_server: RedisServer):
@@ -127,11 +127,11 @@ def test_keys_that_were_thrown_away_are_a_problem(server: Server, own_server: Re
     set_options(own_server, maxmemory=int(own_server.info("used_memory")) - 50_000)
     own_server.command("SET", "one", "more")
 
-    assert any("keys away for want of memory" in problem for problem in health(server).problems)
+    assert any("has evicted" in problem for problem in health(server).problems)
 
 
 def test_connections_that_are_nearly_used_up_are_a_problem(server: Server, own_server: RedisServer):
-    server.ask("test", ("PING",))
+    server.send("test", ("PING",))
     set_options(own_server, appendonly="yes", maxclients=1)
 
     assert any("connections that it allows; raise maxclients" in problem for problem in health(server).problems)
@@ -143,7 +143,7 @@ def test_a_slow_server_is_a_problem(server: Server, own_server: RedisServer, mon
 
     (problem,) = health(server).problems
 
-    assert re.match(r"one small read took \d+ ms; see SLOWLOG GET", problem)
+    assert re.match(r"a small read took \d+ ms; check SLOWLOG GET", problem)
 
 
 def test_waiting_for_connections_is_a_problem_when_it_happens_often(server: Server, own_server: RedisServer):

@@ -176,8 +176,8 @@ def test_an_id_in_line_without_a_job_is_passed_over(storage: Redis) -> None:
     """Somebody has deleted keys by hand."""
     for job_id in ("a", "b", "c"):
         add(storage, job_id)
-    storage._server.ask("test", ("DEL", storage._keys.head("a")))
-    storage._server.ask("test", ("DEL", storage._keys.body("b")))
+    storage._server.send("test", ("DEL", storage._keys.head("a")))
+    storage._server.send("test", ("DEL", storage._keys.body("b")))
 
     assert ids(storage.reserve(WORKER, QUEUES, 10)) == ["c"]
     assert ids(storage.reserve(WORKER, QUEUES, 10)) == []
@@ -186,11 +186,11 @@ def test_an_id_in_line_without_a_job_is_passed_over(storage: Redis) -> None:
 def test_a_line_that_was_forgotten_to_be_open_in_vain_is_looked_at_once(storage: Redis) -> None:
     add(storage, "a")
     storage.abort(["a"])
-    (before,) = storage._server.ask("test", ("HGET", storage._keys.open, "mail"))
+    (before,) = storage._server.send("test", ("HGET", storage._keys.open, "mail"))
 
     assert storage.reserve(WORKER, QUEUES, 10) == []
 
-    (after,) = storage._server.ask("test", ("HGET", storage._keys.open, "mail"))
+    (after,) = storage._server.send("test", ("HGET", storage._keys.open, "mail"))
     assert (int(before), int(after)) == (1 << 12, 0)
 
 

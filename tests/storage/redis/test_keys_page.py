@@ -30,8 +30,8 @@ def test_every_key_is_on_the_page_with_its_type(storage: Redis) -> None:
     stored: dict[str, str] = {}
 
     def look() -> None:
-        (names,) = server.ask("test", ("KEYS", f"{prefix}*"))
-        kinds = server.ask("test", *(("TYPE", name) for name in names))
+        (names,) = server.send("test", ("KEYS", f"{prefix}*"))
+        kinds = server.send("test", *(("TYPE", name) for name in names))
         stored.update(
             (name.decode().removeprefix(prefix), kind.decode()) for name, kind in zip(names, kinds, strict=True)
         )

@@ -22,7 +22,7 @@ from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND
 from packhorse.core.job import Job, UniqueLock
 from packhorse.core.outcome import Failed
 from packhorse.core.transitions import Transition
-from packhorse.storage.redis import indexes, plan, server, steering, transaction, upkeep
+from packhorse.storage.redis import server, steering, transaction, upkeep, write_set
 from packhorse.storage.redis.scripts import Script
 from packhorse.storage.redis.transaction import Transaction
 from tests.storage.choices import Ending, Wish
@@ -259,12 +259,12 @@ def a_log_that_has_lost_its_beginning_does_not_say_so(monkeypatch: pytest.Monkey
 
 @mutant(does("enqueue", wishes=[Wish(persistent=True)]), ABORT, does("turn", by=DAY), PRUNE)
 def persistent_jobs_are_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
-    places_of = indexes.places_of
+    places_of = write_set.places_of
 
     def bug(keys: Any, job: Job | None, *, is_subscribed: bool) -> Any:
         return places_of(keys, job and replace(job, persistent=False), is_subscribed=is_subscribed)
 
-    monkeypatch.setattr(plan, "places_of", bug)
+    monkeypatch.setattr(write_set, "places_of", bug)
     monkeypatch.setattr(transaction, "places_of", bug)
 
 

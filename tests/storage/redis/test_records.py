@@ -156,13 +156,13 @@ def test_pruned_events_are_gone_from_the_index_of_their_subject(
 ) -> None:
     storage._change("test", lambda tx: tx.record_about(subject, Kind.ORDERED, owner="ann", queue="mail"))
     index = ("ZCARD", storage._keys.about(subject.value))
-    assert storage._server.ask("test", index) == [1]
+    assert storage._server.send("test", index) == [1]
     clock.turn(DAY)
     add(storage)
 
     storage.prune(Retention(events=HOUR))
 
-    assert storage._server.ask("test", index) == [0]
+    assert storage._server.send("test", index) == [0]
 
 
 def test_two_who_prune_at_once_leave_as_many_events_as_may_be_kept(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,12 +235,12 @@ def test_a_chart_is_read_whole_also_when_nobody_has_rolled_up_for_days(
     assert storage.totals() == {"added": 80}
     assert storage.series(Span.NINETY_DAYS) == []
     buckets = [storage._keys.measures(level.name) for level in LEVELS]
-    assert storage._server.ask("test", *(("ZCARD", key) for key in buckets)) == [0, 0, 0, 1]
+    assert storage._server.send("test", *(("ZCARD", key) for key in buckets)) == [0, 0, 0, 1]
 
 
 def test_a_pause_with_an_end_looks_to_older_programs_like_any(storage: Redis, clock: ManualClock) -> None:
     storage.pause("mail", by="olga", why="a storm", duration=HOUR)
 
-    (packed,) = storage._server.ask("test", ("HGET", storage._keys.queues, "mail"))
+    (packed,) = storage._server.send("test", ("HGET", storage._keys.queues, "mail"))
 
     assert msgspec.json.decode(packed) == [clock(), "olga", "a storm"]

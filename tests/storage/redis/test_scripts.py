@@ -31,9 +31,9 @@ def test_every_file_is_a_script_with_the_hash_that_the_server_computes():
 def test_flags_are_sent_only_to_servers_that_know_them():
     new, old = load_scripts(with_flags=True), load_scripts(with_flags=False)
 
-    assert new["ring"].text.startswith(b"#!lua flags=allow-oom\n")
+    assert new["notify"].text.startswith(b"#!lua flags=allow-oom\n")
     assert not any(b"#!lua" in script.text for script in old.values())
-    assert old["ring"].text.startswith(b"redis.call('DEL', KEYS[1])\n")  # what takes the flag's place
+    assert old["notify"].text.startswith(b"redis.call('DEL', KEYS[1])\n")  # what takes the flag's place
 
 
 def test_parts_come_before_the_script_that_asks_for_them():

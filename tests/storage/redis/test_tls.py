@@ -10,7 +10,7 @@ import pytest
 
 from packhorse.core.errors import StorageUnavailable
 from packhorse.storage.redis.address import Address
-from packhorse.storage.redis.bell import Bell
+from packhorse.storage.redis.notifier import Notifier
 from packhorse.storage.redis.server import Server
 from tests.children import until
 from tests.ports import free_port
@@ -58,20 +58,20 @@ def _make_certificate(directory: Path, name: str, names: str) -> None:
 def test_a_trusted_server_is_spoken_to_with_our_own_certificate(encrypted: Encrypted):
     server = encrypted.connected("ca=DIR/server.pem&cert=DIR/server.pem&key=DIR/server.key")
 
-    assert server.run("ring", "3:me") == 1
-    assert server.ask("test", *[("ECHO", "x" * 100_000)] * 3) == [b"x" * 100_000] * 3
+    assert server.run("notify", "3:me") == 1
+    assert server.send("test", *[("ECHO", "x" * 100_000)] * 3) == [b"x" * 100_000] * 3
     server.close()
 
 
 def test_the_bell_rings_through_tls(encrypted: Encrypted):
     server = encrypted.connected("ca=DIR/server.pem&cert=DIR/server.pem&key=DIR/server.key&prefix=tls-bell")
-    bell = Bell(server)
-    assert not bell.wait(0.05)
+    notifier = Notifier(server)
+    assert not notifier.wait(0.05)
 
-    server.run("ring", "3:other")
+    server.run("notify", "3:other")
 
-    assert bell.wait(60)
-    bell.close()
+    assert notifier.wait(60)
+    notifier.close()
     server.close()
 
 
@@ -79,24 +79,24 @@ def test_a_server_that_nobody_vouches_for_is_refused(encrypted: Encrypted):
     server = encrypted.connected("cert=DIR/server.pem&key=DIR/server.key")
 
     with pytest.raises(StorageUnavailable, match="certificate verify failed"):
-        server.ask("test", ("PING",))
+        server.send("test", ("PING",))
 
 
 def test_a_certificate_for_another_name_is_refused_unless_only_the_certificate_counts(encrypted: Encrypted):
     files = "ca=DIR/server.pem&cert=DIR/server.pem&key=DIR/server.key"
 
     with pytest.raises(StorageUnavailable, match="certificate verify failed"):
-        encrypted.connected(files, "localhost").ask("test", ("PING",))
+        encrypted.connected(files, "localhost").send("test", ("PING",))
     lenient = encrypted.connected(f"{files}&verify=ca", "localhost")
 
-    assert lenient.ask("test", ("PING",)) == [b"PONG"]
+    assert lenient.send("test", ("PING",)) == [b"PONG"]
     lenient.close()
 
 
 def test_who_wants_no_proof_gets_none(encrypted: Encrypted):
     server = encrypted.connected("cert=DIR/server.pem&key=DIR/server.key&verify=none", "localhost")
 
-    assert server.ask("test", ("PING",)) == [b"PONG"]
+    assert server.send("test", ("PING",)) == [b"PONG"]
     server.close()
 
 
@@ -105,7 +105,7 @@ def test_a_server_that_does_not_trust_us_says_so(encrypted: Encrypted, query: st
     server = encrypted.connected(query)
 
     with pytest.raises(StorageUnavailable, match="cannot be reached"):
-        server.ask("test", ("PING",))
+        server.send("test", ("PING",))
 
 
 def test_tls_to_a_plain_port_and_plain_words_to_a_tls_port_both_fail_in_words(encrypted: Encrypted):
@@ -113,16 +113,16 @@ def test_tls_to_a_plain_port_and_plain_words_to_a_tls_port_both_fail_in_words(en
     to_tls = Server(Address.parse(f"redis://127.0.0.1:{encrypted.port}?timeout=200ms"))
 
     with pytest.raises(StorageUnavailable, match="cannot be reached"):
-        to_plain.ask("test", ("PING",))
+        to_plain.send("test", ("PING",))
     with pytest.raises(StorageUnavailable, match="cannot be reached"):
-        to_tls.ask("test", ("PING",))
+        to_tls.send("test", ("PING",))
 
 
 def test_threads_and_restarts_work_through_tls_too(encrypted: Encrypted):
     server = encrypted.connected("ca=DIR/server.pem&cert=DIR/server.pem&key=DIR/server.key")
-    server.ask("test", ("PING",))
+    server.send("test", ("PING",))
     encrypted.plain.kill()
     encrypted.plain.start()
 
-    until(lambda: server.ask("test", ("PING",)) == [b"PONG"], "the server is back")
+    until(lambda: server.send("test", ("PING",)) == [b"PONG"], "the server is back")
     server.close()

@@ -149,7 +149,7 @@ def test_a_part_that_fails_is_undone_alone(storage: Redis) -> None:
     assert kinds(storage, "a") == [Kind.ADDED]
     assert kinds(storage, "b") == [Kind.ADDED, Kind.ABORTED]
     assert storage.events(EventFilter(subject=Subject.QUEUE)) == []
-    assert storage._server.ask("test", ("GET", storage._keys.counter("line"))) == [None]
+    assert storage._server.send("test", ("GET", storage._keys.counter("line"))) == [None]
 
 
 def test_a_transaction_that_only_reads_sends_no_script(storage: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +169,7 @@ def test_a_transaction_that_was_written_is_not_written_again_when_it_is_sent_aga
 
     assert storage._server.run("apply", *words) == 1
     assert storage._server.run("apply", *words) == 0  # somebody else, with the same idea
-    (reply,) = storage._server.ask(
+    (reply,) = storage._server.send(
         "test", ("EVAL", load_scripts(with_flags=False)["apply"].text, 1, storage._server.prefix, "", "1", *words)
     )  # fmt: skip
 
@@ -182,7 +182,7 @@ def test_a_long_life_is_told_whole_although_the_head_names_only_its_latest_event
         storage.set_priority(["a"], 1 + number % 10)
 
     told = history(storage, "a")
-    (head,) = storage._server.ask("test", ("GET", storage._keys.head("a")))
+    (head,) = storage._server.send("test", ("GET", storage._keys.head("a")))
     assert len(told) == 121
     assert [event.id for event in told] == sorted(event.id for event in told)
     assert len(entries_of(head)) <= 33

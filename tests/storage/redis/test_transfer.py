@@ -56,7 +56,7 @@ def test_a_gap_in_the_numbers_of_events_does_not_keep_the_older_ones_alive() -> 
         pass
     storage.prune(Retention(events=0))  # what the first one has told of
 
-    (entries, holes) = storage._server.ask("test", ("XLEN", storage._keys.events), ("ZCARD", storage._keys.holes))
+    (entries, holes) = storage._server.send("test", ("XLEN", storage._keys.events), ("ZCARD", storage._keys.holes))
     assert (entries, holes) == (1, 0)
     storage.close()
 
@@ -71,7 +71,7 @@ def test_events_whose_numbers_lie_far_apart_are_counted_one_by_one() -> None:
     address = Address.parse(fresh_url())
     storage = Redis(address._replace(events=len(told) - 1), now=clock)
     copy_storage(End(source, "there"), End(storage, "here"), patience=0)
-    (holes,) = storage._server.ask("test", ("ZCARD", storage._keys.holes))
+    (holes,) = storage._server.send("test", ("ZCARD", storage._keys.holes))
     assert holes == 0
 
     assert storage.prune(FOR_LONG).events == 1
@@ -88,7 +88,7 @@ def test_events_whose_numbers_lie_far_apart_are_counted_one_by_one() -> None:
     assert storage.events(EventFilter(job_id=job_id)) == [event for event in left if event.job_id == job_id]
     clock.turn(1)
     storage.prune(Retention(events=0))
-    assert storage._server.ask("test", ("GET", storage._keys.unused)) == [None]
+    assert storage._server.send("test", ("GET", storage._keys.unused)) == [None]
     audit(storage)
     storage.close()
 

@@ -1,5 +1,5 @@
 -- flags: allow-oom
--- parts: bell, head, events, lines, apply
+-- parts: notify, head, events, lines, apply
 -- Writes what a transaction has decided; answers 0 if somebody else was quicker, and then writes nothing.
 local is_done = apply()
 write_events()

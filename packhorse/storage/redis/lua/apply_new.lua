@@ -1,4 +1,4 @@
--- parts: bell, head, events, lines, apply
+-- parts: notify, head, events, lines, apply
 -- As apply.lua, for transactions that store new jobs: these a full server refuses.
 local is_done = apply()
 write_events()

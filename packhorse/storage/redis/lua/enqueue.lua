@@ -1,4 +1,4 @@
--- parts: bell, head, events, lines, counts
+-- parts: notify, head, events, lines, counts
 -- Stores plain jobs (no unique key, no subscriber, no id twice). ARGV: number of names that become known, for each task,
 -- its JSON, queue; number of runs, for each what its jobs have in common: number of jobs, their places in the batch (2 bytes
 -- each, counted from 0; '' where it is the only run), queue, place, rank, priority, flags, delay, due_at or '', expires or
@@ -105,5 +105,5 @@ for _, run in ipairs(runs) do add(run) end
 call_with('MSET', nil, texts)
 write_counts()
 write_events()
-if wakes then ring() end
+if wakes then notify() end
 return again and {} or there

@@ -1,4 +1,4 @@
--- parts: bell
+-- parts: notify
 -- Stores one plain job that is due at once: what most calls of enqueue are, so there is nothing here that it does not need.
 -- ARGV: id, body, its event packed; flags, priority, rank, queue and place, packed; and if their names are to become known
 -- the task and its JSON. Answers 0 if the id is there already, and not by this very call; nothing while the storage is
@@ -29,5 +29,5 @@ local minute = string.format('%.0f', now - now % 60000000)
 if call('HINCRBY', P .. 'm:minute:' .. minute, 'added:' .. place, 1) == 1 then
   call('ZADD', P .. 'm:minute', minute, minute)
 end
-ring()
+notify()
 return 1

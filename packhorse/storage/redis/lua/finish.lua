@@ -1,5 +1,5 @@
 -- flags: allow-oom
--- parts: bell, head, events, lines, counts, apply, complete
+-- parts: notify, head, events, lines, counts, apply, complete
 -- Writes outcomes down. ARGV: what a transaction has decided about those that are not plainly completed, or 0 instead;
 -- number of workers, and for each its completed outcomes (parts/complete.lua). Answers their verdicts, one text for each
 -- worker; 0 if the transaction came too late, and then nothing is written.

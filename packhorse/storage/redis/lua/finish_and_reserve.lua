@@ -1,5 +1,5 @@
 -- flags: allow-oom
--- parts: bell, head, events, lines, counts, apply, complete, take
+-- parts: notify, head, events, lines, counts, apply, complete, take
 -- finish.lua and then reserve.lua in one. ARGV: the worker that reserves, and then both's. Answers {verdicts, jobs}; 0 when
 -- the transaction came too late, 1 when the worker is not known: nothing is written then.
 if not call('ZSCORE', P .. 'beats', ARGV[3]) then return 1 end

@@ -1,6 +1,6 @@
 -- apply(): what `Transaction.words` has put into ARGV from `cursor` on. False: something that was read has changed
 -- meanwhile, and nothing is written. Whoever calls it calls `write_events` in the end. Needs the parts head, events, lines,
--- bell.
+-- notify.
 local cursor = 3
 
 local function word()
@@ -117,7 +117,7 @@ local function apply()
     end
     if last then call('ZADD', P .. 'gone', last, id) end
   end
-  if word() ~= '' then ring() end
+  if word() ~= '' then notify() end
   call('SET', done, '', 'PX', 60000) -- so that the same transaction, sent again because its answer was lost, is not done twice
   return true
 end
