@@ -22,7 +22,7 @@ from packhorse import BadValue, Packhorse, SchemaTooNew, current_job
 from packhorse.client.job import JobHandle
 from packhorse.core.event import Kind, Subject
 from packhorse.foreman import embedded
-from packhorse.worker import admission, fetcher
+from packhorse.worker import admission, fetcher, pace
 from packhorse.worker.admission import Admission
 from packhorse.worker.config import WorkerLimits
 from packhorse.worker.held_job import unreturned_ids
@@ -696,7 +696,7 @@ def test_a_pool_tells_handlers_of_jobs_that_ended_in_no_worker_also_while_it_did
 
 def test_a_pool_that_is_never_idle_serves_such_a_queue_too(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetcher, "LOOK_ALONE", 0.1)
-    monkeypatch.setattr(fetcher, "LOOK_AHEAD", 0.0)  # it takes one job at a time, and always finds one
+    monkeypatch.setattr(pace, "LOOK_AHEAD", 0.0)  # it takes one job at a time, and always finds one
     with Packhorse(url) as app:
         seen: list[str] = []
 

@@ -353,7 +353,7 @@ def test_a_thread_that_does_not_get_on_at_all_condemns_its_worker(bench: Bench, 
     bench.slots.line_up(bench.held_jobs("a"))
     until(lambda: bench.executor._idle == 1, "its thread is free again")
 
-    assert bench.stuck == ["a thread of its does not get on: LookupError"]
+    assert bench.stuck == ["a worker thread keeps failing with LookupError"]
     assert bench.began == ["a"]
 
 
@@ -561,7 +561,7 @@ def test_an_idle_worker_runs_a_job_on_the_thread_that_waited_for_it(works: Works
     works.until(lambda: works.kinds(job)[-1] == "completed", "it has not run")
 
     assert at_work[0] in waited
-    works.until(lambda: works.worker.loop.queue.done == 1, "it has not been counted")
+    works.until(lambda: works.worker.loop.outcomes.done == 1, "it has not been counted")
 
 
 def test_a_worker_that_is_asleep_and_has_a_deputy_ends_when_it_is_told(works: Works, monkeypatch: pytest.MonkeyPatch):
