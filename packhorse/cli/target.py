@@ -127,7 +127,7 @@ def missing_file(storage: Storage) -> Path | None:
     path = getattr(storage, "path", None)
     if not isinstance(path, Path) or path.exists():
         return None
-    from packhorse.storage.sqlite.companions import refuse_orphans  # loaded already, as the storage is a file
+    from packhorse.storage.sqlite.wal import refuse_orphans  # loaded already, as the storage is a file
 
     refuse_orphans(path)
     return path

@@ -27,6 +27,7 @@ from packhorse.storage.records import (
     Count,
     FailureGroup,
     Filter,
+    Health,
     LogLine,
     Page,
     Point,
@@ -37,6 +38,7 @@ from packhorse.storage.records import (
     TaskInfo,
     WorkerInfo,
 )
+from packhorse.storage.transfer import Move
 from packhorse.web.departures import Departure
 from packhorse.web.glance import Glance
 from packhorse.web.history import History
@@ -244,6 +246,12 @@ class Reader:
         return self._redaction.hides((argument,), self._redaction.names(task))
 
     # --- around them ----------------------------------------------------------------------------------------------
+
+    def health(self) -> Health:
+        return self._glance.health()
+
+    def move(self) -> Move | None:
+        return self._glance.move()
 
     def queues(self) -> list[QueueInfo]:
         return [queue for queue in self._glance.queues() if self._operator.sees(queue.name)]

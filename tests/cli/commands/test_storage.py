@@ -15,8 +15,8 @@ from pymysql.constants import CLIENT
 from packhorse import Packhorse
 from packhorse.cli.commands.storage import _facts
 from packhorse.storage.records import Health
+from packhorse.storage.sql.statements import load_migrations
 from packhorse.storage.sqlite.schema import MIGRATIONS, prepare
-from packhorse.storage.statements import load_migrations
 from tests.children import ROOT
 from tests.cli.conftest import Call
 from tests.cli.yard import Yard
