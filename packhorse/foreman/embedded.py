@@ -112,7 +112,7 @@ class EmbeddedPool:
                     self._changed.wait(_CHECK_EVERY)
                     continue
             if asked is None or asked[0] is not worker:  # the earlier one was replaced
-                asked = worker, worker.tell_when_empty()
+                asked = worker, worker.when_empty()
             if asked[1].wait(_CHECK_EVERY):
                 if not any(each.loop.held_jobs for each in self._heartbeats.workers if each is not worker):
                     return
@@ -181,7 +181,7 @@ class EmbeddedPool:
             self._storage,
             config,
             shared_status=status,
-            say=partial(self._heartbeats.receive_message, owner),
+            send=partial(self._heartbeats.receive_message, owner),
             # The program's own loggers keep their level.
             log_level=logging.getLogger().getEffectiveLevel(),
         )
@@ -223,7 +223,7 @@ class EmbeddedPool:
     def _call_result_handlers(self, jobs: Sequence[str]) -> bool:
         worker = self._worker
         if worker is not None:
-            worker.tell_of_ended(jobs)
+            worker.handle_ended(jobs)
         return worker is not None
 
     def _set_worker(self, worker: WorkerProcess | None) -> None:
@@ -239,7 +239,7 @@ class EmbeddedPool:
         self._orders.on_poll(result, foreman)
         worker = self._worker
         if worker is not None:
-            worker.loop.follow(result.order)
+            worker.loop.fetcher.set_order(result.order)
         if result.queued and worker is not None:
             worker.loop.look_now()  # the storage may not have woken it
         if result.stops:
@@ -259,7 +259,7 @@ class EmbeddedPool:
             worker.quiet()
         elif do is ForemanAction.STACKS:
             for each in self._heartbeats.workers:
-                each.tell_stacks(self._orders.taken or 0)
+                each.send_stacks(self._orders.taken or 0)
         else:
             log.warning("a pool in a program cannot follow an operator's order to %s", do.value)
 

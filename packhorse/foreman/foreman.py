@@ -48,7 +48,7 @@ from packhorse.monitor.local_liveness import StatusFile
 from packhorse.monitor.stats import connections_report
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import LEASE_S, TELLS_RESULTS
-from packhorse.worker.processes import hear_of_parents_end
+from packhorse.worker.processes import signal_on_parents_exit
 from packhorse.worker.spool import Spool
 
 log = logging.getLogger("packhorse")
@@ -139,7 +139,7 @@ class Foreman:
             self._terminal = Terminal(is_there=self._signals.had_terminal and not self._signals.hangup_was_ignored)
             remove_stale_directories()
             if self._parent is not None:
-                hear_of_parents_end(signal.SIGCHLD)  # its only effect is to wake the loop
+                signal_on_parents_exit(signal.SIGCHLD)  # its only effect is to wake the loop
             self._selector.register(self._signals, selectors.EVENT_READ, lambda: None)
             self._status_file.begin()
             self.threads.start()
@@ -385,7 +385,7 @@ class Foreman:
                 ids = ", ".join(overrun.token.job_id for overrun in worker.overruns)
                 log.error("worker %d does not end a job that is over its time limit; killing it: %s", worker.pid, ids)
                 self.workers.kill(worker, "it did not end a job that was over its time limit")
-            elif worker.cannot_stop_job:
+            elif worker.is_stuck:
                 self._drain(worker, "it cannot stop a job")
             elif self._seconds_until_kill(worker) <= 0:
                 self.workers.kill_stopped(worker, "was killed: a signal had stopped it, and its lease was about to end")

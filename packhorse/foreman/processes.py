@@ -31,7 +31,7 @@ from packhorse.core.settings import Settings, mask_url
 from packhorse.foreman import process_tree
 from packhorse.foreman.scaling import YOUNG, WorkerLoad
 from packhorse.foreman.worker_handle import Serving, WorkerHandle
-from packhorse.worker.ipc import CONDEMNED, Channel, Message
+from packhorse.worker.ipc import EXIT_STUCK, Channel, Message
 from packhorse.worker.shared_status import SharedStatus
 from packhorse.worker.spool import Spool
 
@@ -366,7 +366,7 @@ class WorkerGroup:
         was_ended = worker.was_killed and (worker.was_ordered or worker.is_unknown)  # by us, as part of an ordered end
         # A worker that holds jobs does not die of SIGTERM: see `end_if_starting`.
         was_starting = worker.was_ordered and code == -signal.SIGTERM
-        in_order = was_ended or was_starting or code == CONDEMNED or (code == 0 and worker.leaving is not None)
+        in_order = was_ended or was_starting or code == EXIT_STUCK or (code == 0 and worker.leaving is not None)
         if in_order and code == -signal.SIGKILL:
             why = worker.why_killed or f"worker {worker.pid} was killed: {worker.leaving}"
         elif in_order:

@@ -81,7 +81,7 @@ class WorkerHandle:
         self.failed_when_leaving: int | None = None
         self.found_nothing = False  # in a burst: it leaves because nothing is left to run
         self.needs_replacement = True  # it is replaced when it ends, if so many workers are wanted
-        self.cannot_stop_job = False  # it holds a job that does not end
+        self.is_stuck = False  # it holds a job that does not end
         self.was_ordered = False  # we have ordered it to end
         self.was_killed = False  # by us
         self.is_unknown = False  # the storage no longer knows it
@@ -124,9 +124,9 @@ class WorkerHandle:
                 self._idle_since = now
             case "report":
                 self._take_report(message, now)
-            case "condemned" | "leaving" as said:
+            case "stuck" | "leaving" as said:
                 self.leaving = self.leaving or str(message.get("why", said))
-                self.cannot_stop_job = self.cannot_stop_job or said == "condemned"
+                self.is_stuck = self.is_stuck or said == "stuck"
                 self.done_when_leaving = message.get("done")
                 self.failed_when_leaving = message.get("failed")
                 self.found_nothing = bool(message.get("found_nothing"))

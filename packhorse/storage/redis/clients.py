@@ -11,7 +11,7 @@ from packhorse.core import transitions
 from packhorse.core.errors import ClientNotFound
 from packhorse.core.event import Kind, Subject
 from packhorse.core.job import FINAL, Job
-from packhorse.storage.broken import record_in
+from packhorse.storage.broken_records import record_in
 from packhorse.storage.records import MOST_MISSED, ClientInfo
 from packhorse.storage.redis.keeper import Keeper
 from packhorse.storage.redis.queues import pairs

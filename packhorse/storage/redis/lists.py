@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from packhorse.core.job import HELD, RANK_FORCED, Job
-from packhorse.storage import listing
-from packhorse.storage.argument import LONGEST, is_argued, is_long_number, number_of
-from packhorse.storage.listing import BY_DUE_TIME, IN_LINE, LATEST_FINISHED, NEWEST, Narrowed, Order, Place
+from packhorse.storage import queries
+from packhorse.storage.argument_filter import LONGEST, arguments_match, is_long_number, number_of
+from packhorse.storage.queries import BY_DUE_TIME, IN_LINE, LATEST_FINISHED, NEWEST, Narrowed, Order, Place
 from packhorse.storage.records import Argument, Count, Filter, Page
 from packhorse.storage.redis import keys, rows
 from packhorse.storage.redis.keeper import Keeper
@@ -46,12 +46,12 @@ class _Look(NamedTuple):
 
 class Lists(Keeper):
     def find(self, where: Filter, *, cursor: str | None = None, limit: int = 50) -> Page:
-        order = listing.order_for(where)
-        place = after = listing.decode_cursor(cursor, order)
+        order = queries.order_for(where)
+        place = after = queries.decode_cursor(cursor, order)
         near, number = self._narrowed(where, order)
         if (few := self._few_that_may_fit(near, order, number)) is not None:
             rest = sorted((job for job in few if after is None or order.place(job) > after), key=order.place)
-            following = listing.encode_cursor(order, order.place(rest[limit - 1])) if len(rest) > limit else None
+            following = queries.encode_cursor(order, order.place(rest[limit - 1])) if len(rest) > limit else None
             return Page(rest[:limit], following)
         asked = self._question(near, order)
         found: list[Job] = []
@@ -59,32 +59,32 @@ class Lists(Keeper):
         looks, most = (_AT_ONCE, _AT_MOST) if where.id is None else (_IDS_AT_ONCE, _IDS_AT_MOST)
         while True:
             look = self._look(asked, place, min(limit + 1 - len(found), _JOBS_AT_ONCE), looks)
-            found += [job for job in look.jobs if is_argued(job.args, where.args)]
+            found += [job for job in look.jobs if arguments_match(job.args, where.args)]
             looked_at += look.looked_at
             place = look.place
             if len(found) > limit:
-                return Page(found[:limit], listing.encode_cursor(order, order.place(found[limit - 1])))
-            if look.is_end or (order is LATEST_FINISHED and listing.ended_before(where, place)):
+                return Page(found[:limit], queries.encode_cursor(order, order.place(found[limit - 1])))
+            if look.is_end or (order is LATEST_FINISHED and queries.ended_before(where, place)):
                 return Page(found)
-            if after is None and len(found) == number and listing.is_tallied(where):
+            if after is None and len(found) == number and queries.is_tallied(where):
                 if self._narrowed(where, order).number == number:  # none has come or gone meanwhile
                     return Page(found)
                 number = None
             if looked_at >= max(most, limit):
-                return Page(found, listing.encode_cursor(order, place[:1] if order is NEWEST else place))
+                return Page(found, queries.encode_cursor(order, place[:1] if order is NEWEST else place))
 
     def find_by_id(self, part: str, *, cursor: str | None = None, limit: int = 50) -> Page:
         """Only the ids are looked at, so one call looks at many."""
-        place = listing.decode_cursor(cursor, NEWEST)
+        place = queries.decode_cursor(cursor, NEWEST)
         asked = {**self._question(Filter(), NEWEST), "part": part}
         look = self._look(asked, place, limit, _IDS_AT_ONCE)
-        following = None if look.is_end else listing.encode_cursor(NEWEST, look.place[:1])
+        following = None if look.is_end else queries.encode_cursor(NEWEST, look.place[:1])
         return Page(look.jobs, following)
 
     def count(self, where: Filter, *, cap: int = 10_000) -> Count:
-        if listing.is_tallied(where):
-            return Count(listing.sum_tallies(where, self.tallies()))
-        order = listing.order_for(where)
+        if queries.is_tallied(where):
+            return Count(queries.sum_tallies(where, self.tallies()))
+        order = queries.order_for(where)
         where, tallied = self._narrowed(where, order)
         if (few := self._few_that_may_fit(where, order, tallied)) is not None:
             return Count(min(len(few), cap), exact=len(few) <= cap)
@@ -111,14 +111,14 @@ class Lists(Keeper):
 
     def _narrowed(self, where: Filter, order: Order) -> Narrowed:
         """The same jobs, in the queues that the tallies know them to be in."""
-        if not listing.is_narrowed(where, order):
+        if not queries.is_narrowed(where, order):
             return Narrowed(where)
         (told,) = self._server.send("tallies", ("HGETALL", self._keys.tally))
         numbers: Counter[str] = Counter()
         for tally in tallies_in(told, (where.task or "").encode()):
-            if listing.is_counted(tally, where):
+            if queries.is_counted(tally, where):
                 numbers[tally.queue] += tally.number
-        return listing.narrow(where, numbers)
+        return queries.narrow(where, numbers)
 
     def _few_that_may_fit(self, where: Filter, order: Order, number: int | None) -> list[Job] | None:
         """All jobs that fit, if they are in queues that have few, but in the list's order among all others; None: they
@@ -127,7 +127,7 @@ class Lists(Keeper):
             return []
         if number is None or number > _FEW_JOBS or order not in (BY_DUE_TIME, LATEST_FINISHED):
             return None
-        queues = listing.queues_named(where)
+        queues = queries.queues_named(where)
         if not queues:
             return None
         sizes = self._server.send("find", *(("ZCARD", self._keys.queue(name)) for name in queues))
@@ -135,7 +135,7 @@ class Lists(Keeper):
             return None
         told = self._server.send("find", *(("ZRANGE", self._keys.queue(name), 0, -1) for name in queues))
         jobs = self.get_many([job_id.decode() for ids in told for job_id in ids])
-        return [job for job in jobs if listing.fits(job, where)]
+        return [job for job in jobs if queries.fits(job, where)]
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
@@ -160,9 +160,9 @@ class Lists(Keeper):
         asked["walk"] = order.name
         asked["rank"] = RANK_FORCED if where.forced else None
         if order is NEWEST and where.created_from is not None:
-            asked["oldest"] = where.created_from - listing.CLOCK_SLACK
+            asked["oldest"] = where.created_from - queries.CLOCK_SLACK
         if order is NEWEST and where.created_to is not None:
-            asked["too_young"] = where.created_to + listing.CLOCK_SLACK
+            asked["too_young"] = where.created_to + queries.CLOCK_SLACK
         asked["error"] = None if where.error is None else where.error.translate(_FOLD)
         asked["texts"] = [text.translate(_FOLD) for text in where.texts] or None
         asked["queue"] = None if where.queue is None else keys.place(where.queue, "")
@@ -186,7 +186,7 @@ class Lists(Keeper):
             asked["sets"] = [self._keys.held(where.owner)]
         elif where.states and where.states <= HELD:
             asked["held"] = True
-        elif queues := listing.queues_named(where):
+        elif queues := queries.queues_named(where):
             asked.update(sets=[self._keys.queue(name) for name in queues], queue=None, queues=None)
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from packhorse.core.event import Kind, Subject
 from packhorse.core.job import State
-from packhorse.storage.broken import facts_in
+from packhorse.storage.broken_records import facts_in
 from packhorse.storage.records import PAUSE_IS_OVER, QueueInfo, Tally, TaskInfo
 from packhorse.storage.redis.keeper import Keeper
 from packhorse.storage.redis.keys import STATES, names_of

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from packhorse.core.errors import NotUnique
 from packhorse.core.event import Kind, Subject, deed_about
 from packhorse.core.job import NewJob
-from packhorse.storage.broken import record_in
+from packhorse.storage.broken_records import record_in
 from packhorse.storage.records import Enqueued, ScheduleInfo, Tick, skipped_ticks, told_ticks
 from packhorse.storage.redis.in_and_out import InAndOut
 from packhorse.storage.redis.queues import pairs

@@ -21,7 +21,7 @@ from packhorse.storage.redis.rows import events_of
 from packhorse.storage.redis.transaction import Transaction
 from packhorse.storage.redis.workers import Workers, worker_in
 from packhorse.storage.transfer import decode, outlook_of
-from packhorse.storage.unowned import Unowned
+from packhorse.storage.unowned_jobs import Unowned
 
 _AT_ONCE = 500
 _ENTRIES_AT_ONCE = 100

@@ -11,7 +11,7 @@ from packhorse.core import transitions
 from packhorse.core.event import Event, ForemanOrder, Kind, Subject
 from packhorse.core.job import Job
 from packhorse.core.transitions import Transition
-from packhorse.storage.broken import facts_in, record_in
+from packhorse.storage.broken_records import facts_in, record_in
 from packhorse.storage.contract import BATCH
 from packhorse.storage.records import JOINED_ANEW, USUAL_LEASE, AbortRequest, HeartbeatReply, WorkerInfo
 from packhorse.storage.redis.keeper import Keeper
