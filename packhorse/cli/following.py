@@ -22,7 +22,7 @@ from packhorse.monitor.filters import find_all
 from packhorse.monitor.serializers import job_fields
 from packhorse.monitor.text import attempt_text, call_text, note_text, state_text
 from packhorse.storage import BATCH, Storage
-from packhorse.storage.listing import fits
+from packhorse.storage.queries import fits
 from packhorse.storage.records import EventFilter, Filter
 
 _PAUSE = 0.25  # seconds between two looks when nothing happens

@@ -53,7 +53,7 @@ from packhorse.monitor.text import (
     span_text,
     state_text,
 )
-from packhorse.storage.listing import is_tallied
+from packhorse.storage.queries import is_tallied
 from packhorse.storage.records import EventFilter, Filter, QueueInfo
 
 _ROWS = 50

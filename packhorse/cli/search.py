@@ -16,7 +16,7 @@ from packhorse.cli.invocation import Invocation
 from packhorse.cli.output import escape
 from packhorse.core.job import Job
 from packhorse.monitor.filters import SLOWEST_OF, slowest
-from packhorse.storage.listing import BY_DUE_TIME, LATEST_FINISHED, NEWEST, decode_cursor, order_for
+from packhorse.storage.queries import BY_DUE_TIME, LATEST_FINISHED, NEWEST, decode_cursor, order_for
 from packhorse.storage.records import Filter
 
 _PATIENCE = 5.0  # seconds

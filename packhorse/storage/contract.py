@@ -11,7 +11,7 @@ Rules that hold for every storage:
 5. What is common to all storages is done once, above (`app/`) or beside (`changes.py`): encoding, checking what
    users wrote, deciding what an outcome does to a job. What is written is checked here, before each call (`checks.py`):
    a value that breaks a rule is a BadValue, and nothing is stored. A stored record that cannot be right ends no call:
-   it is answered as a `BrokenJob`, and no worker is handed one (`broken.py`).
+   it is answered as a `BrokenJob`, and no worker is handed one (`broken_records.py`).
 6. Calls are plain and synchronous, and safe from many threads at once. Lists may hold up to `BATCH` items.
 
 Errors: `StorageUnavailable` and its kin when the storage cannot answer; then nothing was changed, or the caller cannot
@@ -29,7 +29,7 @@ from packhorse.core.errors import BadValue
 from packhorse.core.event import Event, ForemanOrder, Kind
 from packhorse.core.job import Job, NewJob, Token
 from packhorse.core.outcome import Outcome, Verdict
-from packhorse.storage.broken import ANSWERS, looked_through
+from packhorse.storage.broken_records import ANSWERS, looked_through
 from packhorse.storage.checks import WRITES, checked
 from packhorse.storage.records import (
     USUAL_LEASE,
@@ -84,7 +84,7 @@ class Storage(ABC):
 
     def __init_subclass__(cls, **words: Any) -> None:
         """Whatever a storage writes is checked before, and the jobs that it answers with are looked at, by the same
-        rules on all of them: `checks.py`, `broken.py`."""
+        rules on all of them: `checks.py`, `broken_records.py`."""
         super().__init_subclass__(**words)
         for name, call in list(vars(cls).items()):
             if (name in WRITES or name in ANSWERS) and not getattr(call, "__isabstractmethod__", False):

@@ -1,7 +1,7 @@
 """The plain data that goes into a storage and comes out of it, besides jobs, outcomes and events.
 
 Frozen, in the order of the groups of `contract.py`. Every storage answers with these, and they go to a manager and come
-back as they are (`wire.py`): a field that is added needs a default.
+back as they are (`rpc.py`): a field that is added needs a default.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Enqueued(msgspec.Struct, frozen=True, gc=False):
 
 class Argument(msgspec.Struct, frozen=True):
     """A value somewhere in a job's arguments: `path` leads there through objects, and of a list any member will do.
-    `value` is as a user writes it; `storage/argument.py` says when it is there."""
+    `value` is as a user writes it; `storage/argument_filter.py` says when it is there."""
 
     path: tuple[str, ...]
     value: str

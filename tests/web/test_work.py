@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from packhorse.core import clock
 from packhorse.core.job import COMPLETED, QUEUED, RUNNING
-from packhorse.storage.wire import QUESTIONS, WIRE
+from packhorse.storage.rpc import QUESTIONS, WIRE
 from packhorse.web.api import work
 from packhorse.web.application import Application
 from packhorse.web.security.operator import Role

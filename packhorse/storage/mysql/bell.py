@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from packhorse.storage.beds import Beds
+from packhorse.storage.waiters import Waiters
 
 _FIRST_LOOK = 0.005
 _LAST_LOOK = 1.0
@@ -27,7 +27,7 @@ class Bell:
     def _begin_anew(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.RLock()  # a signal handler may interrupt the one that lies down
-        self._sleepers = Beds(self._lock)
+        self._sleepers = Waiters(self._lock)
         self._interrupts = 0
         self._heard = 0  # how many of them those who slept have heard
         self._pause = _FIRST_LOOK
@@ -38,16 +38,16 @@ class Bell:
         with self._lock:
             self._pause = _FIRST_LOOK
             if queues:
-                self._sleepers.ring(queues)
+                self._sleepers.wake_one(queues)
             else:
-                self._sleepers.ring_for_any()
+                self._sleepers.wake_one_of_each()
 
     def interrupt(self) -> None:
         """Wake every sleeper of this process, and whoever is about to lie down."""
         self._leave_parent()
         with self._lock:
             self._interrupts += 1
-            self._sleepers.call_all()
+            self._sleepers.recheck_all()
 
     def wait(self, timeout: float, queues: Sequence[str] = ()) -> bool:
         """Sleep until rung, interrupted, work in these queues is seen, or `timeout` seconds are over."""
@@ -64,7 +64,7 @@ class Bell:
             if left <= 0:
                 return self._interrupts != heard
             with self._lock:
-                if self._sleepers.sleep(min(left, self._pause), queues, lambda: self._interrupts != heard):
+                if self._sleepers.wait(min(left, self._pause), queues, lambda: self._interrupts != heard):
                     return True
             if queues and self._pause < left and self._has_work(queues):
                 self._pause = _FIRST_LOOK

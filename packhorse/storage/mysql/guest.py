@@ -11,7 +11,14 @@ from pymysql import converters
 from pymysql.constants import SERVER_STATUS
 from pymysql.cursors import Cursor
 
-from packhorse.storage.guest import closed, driver_connection, lost, refused, sqlalchemy_connection, telling
+from packhorse.storage.external_connection import (
+    closed,
+    driver_connection,
+    lost,
+    refused,
+    sqlalchemy_connection,
+    telling,
+)
 from packhorse.storage.mysql.link import Answer, Link
 from packhorse.storage.mysql.spelling import plain_literal, spelled
 from packhorse.storage.sql.dialect import Dialect

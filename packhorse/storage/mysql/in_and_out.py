@@ -15,7 +15,7 @@ from packhorse.core import transitions
 from packhorse.core.clock import MINUTE, SECOND
 from packhorse.core.job import LOWEST_PRIORITY, QUEUED, NewJob, State, rank_of
 from packhorse.core.metrics import MINUTES
-from packhorse.storage.guest import elsewhere
+from packhorse.storage.external_connection import elsewhere
 from packhorse.storage.mysql.address import Address
 from packhorse.storage.mysql.guest import guest
 from packhorse.storage.mysql.keeper import MySQLKeeper

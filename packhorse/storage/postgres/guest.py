@@ -11,7 +11,15 @@ from typing import Any
 import psycopg
 from psycopg import pq
 
-from packhorse.storage.guest import closed, driver_connection, failed, lost, refused, sqlalchemy_connection, telling
+from packhorse.storage.external_connection import (
+    closed,
+    driver_connection,
+    failed,
+    lost,
+    refused,
+    sqlalchemy_connection,
+    telling,
+)
 from packhorse.storage.postgres.link import Link
 from packhorse.storage.postgres.values import PlainCursor
 from packhorse.storage.sql.dialect import Dialect

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from packhorse.core.errors import StorageError
 from packhorse.core.job import Job, NewJob, State
-from packhorse.storage.guest import elsewhere
+from packhorse.storage.external_connection import elsewhere
 from packhorse.storage.postgres import packs
 from packhorse.storage.postgres.guest import await_pipeline, guest
 from packhorse.storage.postgres.keeper import PostgresKeeper

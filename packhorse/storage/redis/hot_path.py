@@ -260,7 +260,7 @@ class HotPath:
         verdicts = attempts.finish(tx, [outcomes[number] for number in others])
         return dict(zip(others, verdicts, strict=True)), ["0"] if tx.is_empty else tx.words()
 
-    # --- check-ins and log lines ----------------------------------------------------------------------------------------
+    # --- check-ins and log lines --------------------------------------------------------------------------------------
 
     def check_in(self, checkins: Sequence[CheckIn]) -> list[CheckInAnswer]:
         if not checkins:

@@ -11,10 +11,10 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from packhorse.core.job import HELD, RANK_FORCED, Job
-from packhorse.storage import listing
-from packhorse.storage.argument import LONGEST, is_argued, is_long_number, number_of
+from packhorse.storage import queries
+from packhorse.storage.argument_filter import LONGEST, arguments_match, is_long_number, number_of
 from packhorse.storage.contract import BATCH
-from packhorse.storage.listing import BY_DUE_TIME, IN_LINE, LATEST_FINISHED, NEWEST, Narrowed, Order, Place
+from packhorse.storage.queries import BY_DUE_TIME, IN_LINE, LATEST_FINISHED, NEWEST, Narrowed, Order, Place
 from packhorse.storage.records import Argument, Count, Filter, Page, Tally
 from packhorse.storage.redis import keys, rows
 from packhorse.storage.redis.keys import STATES, Keys
@@ -80,12 +80,12 @@ class Lists:
         return found
 
     def find(self, where: Filter, *, cursor: str | None = None, limit: int = 50) -> Page:
-        order = listing.order_for(where)
-        place = after = listing.decode_cursor(cursor, order)
+        order = queries.order_for(where)
+        place = after = queries.decode_cursor(cursor, order)
         near, number = self._narrow(where, order)
         if (few := self._small_result(near, order, number)) is not None:
             rest = sorted((job for job in few if after is None or order.place(job) > after), key=order.place)
-            following = listing.encode_cursor(order, order.place(rest[limit - 1])) if len(rest) > limit else None
+            following = queries.encode_cursor(order, order.place(rest[limit - 1])) if len(rest) > limit else None
             return Page(rest[:limit], following)
         query = self._query(near, order)
         found: list[Job] = []
@@ -93,32 +93,32 @@ class Lists:
         per_script, most = (_AT_ONCE, _AT_MOST) if where.id is None else (_IDS_AT_ONCE, _IDS_AT_MOST)
         while True:
             part = self._examine(query, place, min(limit + 1 - len(found), _JOBS_AT_ONCE), per_script)
-            found += [job for job in part.jobs if is_argued(job.args, where.args)]
+            found += [job for job in part.jobs if arguments_match(job.args, where.args)]
             examined += part.examined
             place = part.place
             if len(found) > limit:
-                return Page(found[:limit], listing.encode_cursor(order, order.place(found[limit - 1])))
-            if part.is_end or (order is LATEST_FINISHED and listing.ended_before(where, place)):
+                return Page(found[:limit], queries.encode_cursor(order, order.place(found[limit - 1])))
+            if part.is_end or (order is LATEST_FINISHED and queries.ended_before(where, place)):
                 return Page(found)
-            if after is None and len(found) == number and listing.is_tallied(where):
+            if after is None and len(found) == number and queries.is_tallied(where):
                 if self._narrow(where, order).number == number:  # no job came or went meanwhile
                     return Page(found)
                 number = None
             if examined >= max(most, limit):
-                return Page(found, listing.encode_cursor(order, place[:1] if order is NEWEST else place))
+                return Page(found, queries.encode_cursor(order, place[:1] if order is NEWEST else place))
 
     def find_by_id(self, id_part: str, *, cursor: str | None = None, limit: int = 50) -> Page:
         """Only the ids are looked at, so one call per_script at many."""
-        place = listing.decode_cursor(cursor, NEWEST)
+        place = queries.decode_cursor(cursor, NEWEST)
         query = {**self._query(Filter(), NEWEST), "part": id_part}
         part = self._examine(query, place, limit, _IDS_AT_ONCE)
-        following = None if part.is_end else listing.encode_cursor(NEWEST, part.place[:1])
+        following = None if part.is_end else queries.encode_cursor(NEWEST, part.place[:1])
         return Page(part.jobs, following)
 
     def count(self, where: Filter, *, cap: int = 10_000) -> Count:
-        if listing.is_tallied(where):
-            return Count(listing.sum_tallies(where, self.tallies()))
-        order = listing.order_for(where)
+        if queries.is_tallied(where):
+            return Count(queries.sum_tallies(where, self.tallies()))
+        order = queries.order_for(where)
         where, tallied = self._narrow(where, order)
         if (few := self._small_result(where, order, tallied)) is not None:
             return Count(min(len(few), cap), exact=len(few) <= cap)
@@ -141,27 +141,27 @@ class Lists:
             if examined >= most:
                 return Count(number, exact=False)
 
-    # --- small results --------------------------------------------------------------------------------------------------
+    # --- small results ------------------------------------------------------------------------------------------------
 
     def _narrow(self, where: Filter, order: Order) -> Narrowed:
         """The same filter, limited to the queues that have such jobs according to the tallies."""
-        if not listing.is_narrowed(where, order):
+        if not queries.is_narrowed(where, order):
             return Narrowed(where)
         (reply,) = self._server.send("tallies", ("HGETALL", self._keys.tally))
         numbers: Counter[str] = Counter()
         for tally in tallies_in(reply, (where.task or "").encode()):
-            if listing.is_counted(tally, where):
+            if queries.is_counted(tally, where):
                 numbers[tally.queue] += tally.number
-        return listing.narrow(where, numbers)
+        return queries.narrow(where, numbers)
 
     def _small_result(self, where: Filter, order: Order, number: int | None) -> list[Job] | None:
-        """All jobs that fit, if their queues have few jobs but the order of the list would mix them with all others. None:
-        there are many, or the number is unknown."""
+        """All jobs that fit, if their queues have few jobs but the order of the list mixes them with all others. None: there
+        are many, or nothing says how many."""
         if number == 0:
             return []
         if number is None or number > _FEW_JOBS or order not in (BY_DUE_TIME, LATEST_FINISHED):
             return None
-        queues = listing.queues_named(where)
+        queues = queries.queues_named(where)
         if not queues:
             return None
         sizes = self._server.send("find", *(("ZCARD", self._keys.queue(name)) for name in queues))
@@ -169,9 +169,9 @@ class Lists:
             return None
         words = self._server.send("find", *(("ZRANGE", self._keys.queue(name), 0, -1) for name in queues))
         jobs = self.get_many([job_id.decode() for ids in words for job_id in ids])
-        return [job for job in jobs if listing.fits(job, where)]
+        return [job for job in jobs if queries.fits(job, where)]
 
-    # --- the script -----------------------------------------------------------------------------------------------------
+    # --- the script ---------------------------------------------------------------------------------------------------
 
     def _examine(self, query: dict[str, Any], after: Place | None, most: int, per_script: int | None = None) -> _Part:
         """Walk one part of the list, after the place `after`."""
@@ -184,7 +184,7 @@ class Lists:
         return _Part(jobs, number, examined, place, bool(is_end))
 
     def _query(self, where: Filter, order: Order) -> dict[str, Any]:
-        """The walk and the conditions, as find.lua reads them, without conditions that all jobs of the walked sets meet."""
+        """The walk and the conditions, as find.lua reads them, without those that all jobs of the walked sets meet."""
         names = ("task", "owner", "schedule", "unique_key", "cause", "halted", "created_from", "created_to", "asked_at")
         query = {name: getattr(where, name) for name in (*names, *_LIMITS)}
         query["begins"] = where.id
@@ -194,9 +194,9 @@ class Lists:
         query["walk"] = order.name
         query["rank"] = RANK_FORCED if where.forced else None
         if order is NEWEST and where.created_from is not None:
-            query["oldest"] = where.created_from - listing.CLOCK_SLACK
+            query["oldest"] = where.created_from - queries.CLOCK_SLACK
         if order is NEWEST and where.created_to is not None:
-            query["too_young"] = where.created_to + listing.CLOCK_SLACK
+            query["too_young"] = where.created_to + queries.CLOCK_SLACK
         query["error"] = None if where.error is None else where.error.translate(_FOLD)
         query["texts"] = [text.translate(_FOLD) for text in where.texts] or None
         query["queue"] = None if where.queue is None else keys.place(where.queue, "")
@@ -219,7 +219,7 @@ class Lists:
             query["sets"] = [self._keys.held(where.owner)]
         elif where.states and where.states <= HELD:
             query["held"] = True
-        elif queues := listing.queues_named(where):
+        elif queues := queries.queues_named(where):
             query.update(sets=[self._keys.queue(name) for name in queues], queue=None, queues=None)
 
 

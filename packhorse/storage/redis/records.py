@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from packhorse.storage.broken import facts_in, record_in
+from packhorse.storage.broken_records import facts_in, record_in
 from packhorse.storage.records import ClientInfo, QueueInfo, ScheduleInfo, TaskInfo, Tick, WorkerInfo
 from packhorse.storage.redis.rows import to_json
 

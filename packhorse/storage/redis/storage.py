@@ -1,4 +1,4 @@
-"""The Redis storage: the engine's operations over Redis transactions, with its own hot path, pruner, lists and history."""
+"""The Redis storage: the engine over Redis transactions, with a hot path, pruner, lists and history of its own."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from packhorse.storage.redis.transaction import Transaction
 from packhorse.storage.redis.transfer import Copier
 from packhorse.storage.redis.writer import Writer
 from packhorse.storage.transfer import Dumped, Move, Section, decode, outlook_of, problems
-from packhorse.storage.unowned import Unowned
+from packhorse.storage.unowned_jobs import Unowned
 
 R = TypeVar("R")
 

@@ -26,7 +26,7 @@ from packhorse.storage.records import Health, OperationSums
 from packhorse.storage.remote.address import Address
 from packhorse.storage.remote.bell import Bell
 from packhorse.storage.remote.link import Link, Reply, Unanswered
-from packhorse.storage.wire import QUESTIONS, WIRE, Greeting, Question, Refusal, error_of
+from packhorse.storage.rpc import QUESTIONS, WIRE, Greeting, Question, Refusal, error_of
 
 PATH = "/api/v1/work"
 

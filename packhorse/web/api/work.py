@@ -1,7 +1,7 @@
 """Work: the storage's own calls for workers and clients on other machines, whose storage is `http://…`.
 
 `GET /work` greets, `POST /work/<call>` makes one call of the contract, with its arguments as a JSON object; see
-`storage/wire.py` for how they are spelt. Who may come in here holds jobs and sees arguments as they are, secrets and
+`storage/rpc.py` for how they are spelt. Who may come in here holds jobs and sees arguments as they are, secrets and
 all, so it takes a role of its own. Workers have their own threads: no page, however slow, keeps them from beating.
 """
 
@@ -29,7 +29,7 @@ from packhorse.core.version import __version__
 from packhorse.monitor.actions import retention
 from packhorse.monitor.liveness import is_alive
 from packhorse.storage import Storage
-from packhorse.storage.wire import QUESTIONS, WIRE, Greeting, Question, refusal_of
+from packhorse.storage.rpc import QUESTIONS, WIRE, Greeting, Question, refusal_of
 from packhorse.web.api.arrivals import check_jobs
 from packhorse.web.api.endpoint import read_body
 from packhorse.web.api.problem import problem_of

@@ -37,7 +37,7 @@ from packhorse.storage.contract import Storage
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import Filter
 from packhorse.storage.remote.link import Link, Reply
-from packhorse.storage.wire import QUESTIONS, WIRE, Question, Refusal, error_of, refusal_of
+from packhorse.storage.rpc import QUESTIONS, WIRE, Question, Refusal, error_of, refusal_of
 from packhorse.web.api import work
 from packhorse.web.application import make_application
 from packhorse.web.security.access import decide_access

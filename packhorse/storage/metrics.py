@@ -28,7 +28,7 @@ class _Times:
         self.steps = [0] * (len(_LIMITS) + 1)
 
 
-class Meter:
+class CallMetrics:
     """Counts calls of one storage in this process."""
 
     def __init__(self) -> None:

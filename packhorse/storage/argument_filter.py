@@ -27,7 +27,7 @@ _items = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _text = msgspec.json.Decoder(str).decode
 
 
-def is_argued(args: str, wanted: Iterable[Argument]) -> bool:
+def arguments_match(args: str, wanted: Iterable[Argument]) -> bool:
     """Have the arguments, as JSON, all these values?"""
     packed = b""
     for one in wanted:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from packhorse.core.clock import HOUR
 from packhorse.core.errors import BadValue
 from packhorse.core.job import FINAL, QUEUED, RANK_FORCED, RETRYING, SCHEDULED, Job, State
-from packhorse.storage.argument import is_argued
+from packhorse.storage.argument_filter import arguments_match
 from packhorse.storage.records import Filter, Tally
 
 Place = tuple[int, ...]
@@ -111,7 +111,7 @@ def fits(job: Job, where: Filter) -> bool:
         and (where.id is None or job.id.startswith(where.id))
         and (where.error is None or (job.error is not None and _mention([job.error], where.error)))
         and all(_mention([job.id, job.task, job.args, job.error or ""], text) for text in where.texts)
-        and is_argued(job.args, where.args)
+        and arguments_match(job.args, where.args)
     )
 
 
@@ -132,7 +132,7 @@ def is_within(number: int | None, least: int | None, most: int | None) -> bool:
     return number is not None and (least is None or number >= least) and (most is None or number <= most)
 
 
-def means_all(where: Filter) -> bool:
+def is_unfiltered(where: Filter) -> bool:
     """Does every job fit?"""
     return replace(where, order=None) == Filter()
 
@@ -201,6 +201,6 @@ def queues_named(where: Filter) -> list[str] | None:
     return sorted(where.queues)
 
 
-def is_dear(where: Filter) -> bool:
+def is_expensive(where: Filter) -> bool:
     """Has it to be looked for in arguments and errors, which may be long?"""
     return bool(where.texts) or where.error is not None or bool(where.args)

@@ -12,25 +12,25 @@ from typing import Any
 import pytest
 
 from packhorse.storage import open_storage
-from packhorse.storage.meter import Meter
+from packhorse.storage.metrics import CallMetrics
 from packhorse.storage.records import OperationTimes
 from tests.children import PATIENCE
 
 MICROSECOND = 1e-6
 
 
-def only(meter: Meter) -> OperationTimes:
+def only(meter: CallMetrics) -> OperationTimes:
     (times,) = meter.report()
     return times
 
 
 def test_a_new_meter_has_nothing_to_report() -> None:
-    assert Meter().report() == []
-    assert Meter().busy_retries == 0
+    assert CallMetrics().report() == []
+    assert CallMetrics().busy_retries == 0
 
 
 def test_waiting_and_running_are_told_apart() -> None:
-    meter = Meter()
+    meter = CallMetrics()
 
     meter.record("enqueue", wait=0.010, run=0.001)
     meter.record("enqueue", wait=0.030, run=0.003)
@@ -41,7 +41,7 @@ def test_waiting_and_running_are_told_apart() -> None:
 
 
 def test_each_kind_of_call_has_its_line_in_the_order_of_names() -> None:
-    meter = Meter()
+    meter = CallMetrics()
 
     for name in ("reserve", "enqueue", "reserve", "finish"):
         meter.record(name, 0.0, 0.001)
@@ -50,7 +50,7 @@ def test_each_kind_of_call_has_its_line_in_the_order_of_names() -> None:
 
 
 def test_nineteen_of_twenty_calls_are_within_the_95th_percentile() -> None:
-    meter = Meter()
+    meter = CallMetrics()
 
     for _ in range(95):
         meter.record("get", 0.0, 100 * MICROSECOND)
@@ -62,7 +62,7 @@ def test_nineteen_of_twenty_calls_are_within_the_95th_percentile() -> None:
 
 
 def test_the_95th_percentile_sees_the_slow_ones_when_they_are_many() -> None:
-    meter = Meter()
+    meter = CallMetrics()
 
     for _ in range(90):
         meter.record("get", 0.0, 100 * MICROSECOND)
@@ -74,7 +74,7 @@ def test_the_95th_percentile_sees_the_slow_ones_when_they_are_many() -> None:
 
 @pytest.mark.parametrize("run", [0.0, 1e-9, 5 * MICROSECOND, 0.5, 59.0, 100.0, 100_000.0])
 def test_a_single_call_is_its_own_percentile(run: float) -> None:
-    meter = Meter()
+    meter = CallMetrics()
 
     meter.record("get", 0.0, run)
 
@@ -83,7 +83,7 @@ def test_a_single_call_is_its_own_percentile(run: float) -> None:
 
 
 def test_a_percentile_is_never_longer_than_the_longest_call() -> None:
-    meter = Meter()
+    meter = CallMetrics()
 
     for run in (0.001, 0.0011, 0.0012):
         meter.record("get", 0.0, run)
@@ -92,7 +92,7 @@ def test_a_percentile_is_never_longer_than_the_longest_call() -> None:
 
 
 def test_threads_may_record_at_once() -> None:
-    meter = Meter()
+    meter = CallMetrics()
     start = threading.Barrier(8)
 
     def record() -> None:

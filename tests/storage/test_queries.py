@@ -27,7 +27,7 @@ from packhorse.core.job import (
     Reason,
     State,
 )
-from packhorse.storage.listing import (
+from packhorse.storage.queries import (
     BY_DUE_TIME,
     IN_LINE,
     LATEST_FINISHED,
