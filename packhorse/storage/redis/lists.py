@@ -155,8 +155,8 @@ class Lists:
         return queries.narrow(where, numbers)
 
     def _small_result(self, where: Filter, order: Order, number: int | None) -> list[Job] | None:
-        """All jobs that fit, if their queues have few jobs but the order of the list mixes them with all others. None: there
-        are many, or nothing says how many."""
+        """All jobs that fit, if their queues have few jobs but the order of the list mixes them with all others. None:
+        there are many, or nothing says how many."""
         if number == 0:
             return []
         if number is None or number > _FEW_JOBS or order not in (BY_DUE_TIME, LATEST_FINISHED):

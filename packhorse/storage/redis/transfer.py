@@ -330,7 +330,7 @@ def _measures_in(level: str, at: int, bucket: Sequence[bytes]) -> Iterator[Measu
 
 
 def _entries(events: Sequence[Event]) -> Iterator[list[Event]]:
-    """Group events into entries of the stream: without gaps in their ids, and an event that is not about a job alone."""
+    """Group events into entries of the stream: ids without gaps, and an event that is not about a job alone."""
     entry: list[Event] = []
     for event in events:
         fits = entry and event.id == entry[-1].id + 1 and len(entry) < EVENTS_AT_ONCE
