@@ -36,7 +36,7 @@ chaos: venv ## kill, freeze and stop workers at random, and see that no job is l
 scale: venv servers ## a million waiting and five million finished jobs: no statement of PostgreSQL or MariaDB walks over all
 	PACKHORSE_SCALE=1000000 $(BIN)/python -m pytest tests/storage/postgres/test_plans.py tests/storage/mysql/test_plans.py $(ARGS)
 	PACKHORSE_SCALE=200000 $(BIN)/python -m pytest -k "long_transaction" \
-		tests/storage/postgres/test_trouble.py tests/storage/mysql/test_trouble.py $(ARGS)
+		tests/storage/postgres/test_failures.py tests/storage/mysql/test_failures.py $(ARGS)
 
 bench: venv ## race Packhorse and its peers for 45 minutes; writes docs/benchmarks.md
 	$(BIN)/python -m bench --write $(ARGS)

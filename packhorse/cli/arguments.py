@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from packhorse.cli.failing import CommandError, ExitCode
+from packhorse.cli.errors import CommandError, ExitCode
 from packhorse.core.codec import Signature, encode_args
 from packhorse.core.errors import BadArguments
 

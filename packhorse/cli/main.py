@@ -8,26 +8,24 @@ from __future__ import annotations
 
 import importlib
 import itertools
-import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from packhorse.cli.failing import CommandError, ExitCode, Manner, report
-from packhorse.cli.invocation import Invocation
+from packhorse.cli.context import CommandContext
+from packhorse.cli.errors import CommandError, ExitCode, Manner, cannot_hold, let_go_of_stdout, prepare, report
 from packhorse.cli.options import CommonOption, common_options, refuse_twice
 from packhorse.cli.output import say
 from packhorse.cli.pager import paged
-from packhorse.cli.streams import cannot_hold, let_go_of_stdout, prepare
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
 class Entry(NamedTuple):
-    """One command: the heading it stands under, `module:function` below packhorse.cli, and what it does."""
+    """One command: the heading it stands under, `module:function` below packhorse.cli.commands, and what it does."""
 
     heading: str
     place: str
@@ -36,60 +34,60 @@ class Entry(NamedTuple):
 
 COMMANDS: dict[str, Entry] = {
     "demo": Entry("Start", "demo:demo", "see it work: sample jobs of every kind on a temporary file"),
-    "dev": Entry("Start", "developing:dev", "run jobs while you write them: reload on save, and the web"),
-    "work": Entry("Start", "working:work", "run jobs: a foreman and its workers"),
-    "web": Entry("Start", "serving:web", "serve the web pages and the JSON API, on port 5040"),
-    "up": Entry("Start", "serving:up", "run jobs and serve the web pages, both in one"),
-    "enqueue": Entry("Send", "sending:enqueue", "put a job in"),
-    "run": Entry("Send", "sending:run", "put a job in, wait for it, show its log and its result"),
-    "wait": Entry("Send", "sending:wait", "wait until jobs have ended"),
+    "dev": Entry("Start", "dev:dev", "run jobs while you write them: reload on save, and the web"),
+    "work": Entry("Start", "work:work", "run jobs: a foreman and its workers"),
+    "web": Entry("Start", "web:web", "serve the web pages and the JSON API, on port 5040"),
+    "up": Entry("Start", "web:up", "run jobs and serve the web pages, both in one"),
+    "enqueue": Entry("Send", "enqueue:enqueue", "put a job in"),
+    "run": Entry("Send", "enqueue:run", "put a job in, wait for it, show its log and its result"),
+    "wait": Entry("Send", "enqueue:wait", "wait until jobs have ended"),
     "status": Entry("Look", "status:status", "how everything stands, on one screen"),
     "top": Entry("Look", "top:top", "watch everything live, and act on it with single keys"),
-    "jobs": Entry("Look", "looking:jobs", "list jobs by state, queue, task, text …"),
-    "next": Entry("Look", "next_up:next_up", "the jobs in line, in the order in which they will be taken"),
-    "job": Entry("Look", "job_page:job", "everything about one job"),
+    "jobs": Entry("Look", "jobs:jobs", "list jobs by state, queue, task, text …"),
+    "next": Entry("Look", "jobs:next_up", "the jobs in line, in the order in which they will be taken"),
+    "job": Entry("Look", "job:job", "everything about one job"),
     "failures": Entry("Look", "failures:failures", "what fails, grouped by cause"),
-    "queues": Entry("Look", "looking:queues", "every queue: its jobs, its oldest, its pause"),
+    "queues": Entry("Look", "queues:queues", "every queue: its jobs, its oldest, its pause"),
     "workers": Entry("Look", "workers:workers", "every foreman and worker, and what it holds"),
-    "clients": Entry("Look", "clients:clients", "every client, and how many outcomes it wants"),
-    "stacks": Entry("Look", "stacks:stacks", "show where the threads of workers stand, and so what jobs do"),
-    "tasks": Entry("Look", "tasks:tasks", "every task: its jobs, and how they went"),
+    "clients": Entry("Look", "workers:clients", "every client, and how many outcomes it wants"),
+    "stacks": Entry("Look", "workers:stacks", "show where the threads of workers stand, and so what jobs do"),
+    "tasks": Entry("Look", "stats:tasks", "every task: its jobs, and how they went"),
     "stats": Entry("Look", "stats:stats", "how tasks or queues did: rate, failures, p50, p95, share"),
     "schedules": Entry("Look", "schedules:schedules", "what runs by the clock, and when next"),
-    "storage": Entry("Look", "storage_page:storage", "how the storage is: latency, size, problems"),
-    "events": Entry("Look", "looking:events", "what happened, and what happens now"),
-    "abort": Entry("Steer", "steering:abort", "stop jobs for good, waiting or running"),
-    "start": Entry("Steer", "steering:start", "run waiting jobs next, whatever they wait for"),
-    "priority": Entry("Steer", "steering:priority", "move waiting jobs in line"),
-    "move": Entry("Steer", "steering:move", "put jobs in another queue"),
-    "retry": Entry("Steer", "steering:retry", "run dead or aborted jobs again, or retrying ones now"),
-    "copy": Entry("Steer", "copying:copy", "enqueue jobs like these, perhaps with other arguments"),
-    "delete": Entry("Steer", "steering:delete", "remove jobs with their log lines"),
-    "purge": Entry("Steer", "steering:purge", "delete all that waits in a queue"),
-    "pause": Entry("Steer", "pausing:pause", "let no job of a queue begin, for a while or until resumed"),
-    "resume": Entry("Steer", "pausing:resume", "undo a pause"),
+    "storage": Entry("Look", "storage:storage", "how the storage is: latency, size, problems"),
+    "events": Entry("Look", "events:events", "what happened, and what happens now"),
+    "abort": Entry("Steer", "actions:abort", "stop jobs for good, waiting or running"),
+    "start": Entry("Steer", "actions:start", "run waiting jobs next, whatever they wait for"),
+    "priority": Entry("Steer", "actions:priority", "move waiting jobs in line"),
+    "move": Entry("Steer", "actions:move", "put jobs in another queue"),
+    "retry": Entry("Steer", "actions:retry", "run dead or aborted jobs again, or retrying ones now"),
+    "copy": Entry("Steer", "actions:copy", "enqueue jobs like these, perhaps with other arguments"),
+    "delete": Entry("Steer", "actions:delete", "remove jobs with their log lines"),
+    "purge": Entry("Steer", "actions:purge", "delete all that waits in a queue"),
+    "pause": Entry("Steer", "queues:pause", "let no job of a queue begin, for a while or until resumed"),
+    "resume": Entry("Steer", "queues:resume", "undo a pause"),
     "schedule": Entry("Steer", "schedules:schedule", "run, pause, resume or skip a schedule, or list its slots"),
-    "failure": Entry("Steer", "silencing:failure", "silence a cause of failures that is known, or undo it"),
-    "quiet": Entry("Steer", "ordering:quiet", "let foremen or workers take no more jobs"),
-    "stop": Entry("Steer", "ordering:stop", "end foremen or workers, wherever they run"),
-    "restart": Entry("Steer", "ordering:restart", "replace workers by fresh ones, without a gap"),
-    "scale": Entry("Steer", "ordering:scale", "change how many workers foremen keep"),
+    "failure": Entry("Steer", "failures:failure", "silence a cause of failures that is known, or undo it"),
+    "quiet": Entry("Steer", "workers:quiet", "let foremen or workers take no more jobs"),
+    "stop": Entry("Steer", "workers:stop", "end foremen or workers, wherever they run"),
+    "restart": Entry("Steer", "workers:restart", "replace workers by fresh ones, without a gap"),
+    "scale": Entry("Steer", "workers:scale", "change how many workers foremen keep"),
     "fakedata": Entry("Look after", "fakedata:fakedata", "fill a storage with a believable history, to look at"),
-    "prune": Entry("Look after", "pruning:prune", "remove what ended long ago, and old events"),
-    "copy-store": Entry("Look after", "moving:copy_store", "move everything to another storage, of any kind"),
-    "backup": Entry("Look after", "backing_up:backup", "copy a SQLite storage while it is used"),
-    "restore": Entry("Look after", "backing_up:restore", "put a backup in the place of a SQLite storage"),
-    "compact": Entry("Look after", "backing_up:compact", "give the space of what was removed back to the disk"),
-    "export": Entry("Look after", "exporting:export", "print jobs as lines of JSON"),
-    "import": Entry("Look after", "exporting:import_", "enqueue the jobs of an export"),
-    "migrate": Entry("Look after", "migrating:migrate", "bring the storage's tables up to date"),
+    "prune": Entry("Look after", "maintenance:prune", "remove what ended long ago, and old events"),
+    "copy-store": Entry("Look after", "copy_store:copy_store", "move everything to another storage, of any kind"),
+    "backup": Entry("Look after", "maintenance:backup", "copy a SQLite storage while it is used"),
+    "restore": Entry("Look after", "maintenance:restore", "put a backup in the place of a SQLite storage"),
+    "compact": Entry("Look after", "maintenance:compact", "give the space of what was removed back to the disk"),
+    "export": Entry("Look after", "export:export", "print jobs as lines of JSON"),
+    "import": Entry("Look after", "export:import_", "enqueue the jobs of an export"),
+    "migrate": Entry("Look after", "storage:migrate", "bring the storage's tables up to date"),
     "doctor": Entry("Look after", "doctor:doctor", "look at everything, and say what to do about what is wrong"),
-    "check": Entry("Look after", "checking:check", "health for probes: storage, foreman, oldest waiting job"),
-    "storage-check": Entry("Other", "storage_checking:storage_check", "does a storage of yours keep the contract?"),
+    "check": Entry("Look after", "doctor:check", "health for probes: storage, foreman, oldest waiting job"),
+    "storage-check": Entry("Other", "storage_check:storage_check", "does a storage of yours keep the contract?"),
     "config": Entry("Other", "config:config", "every setting, and where its value came from"),
-    "completion": Entry("Other", "completion:completion", "a script that teaches your shell our words"),
-    "version": Entry("Other", "help_pages:version", "the version of Packhorse, and of what it runs on"),
-    "help": Entry("Other", "help_pages:help_", "help on a command or a topic"),
+    "completion": Entry("Other", "config:completion", "a script that teaches your shell our words"),
+    "version": Entry("Other", "help:version", "the version of Packhorse, and of what it runs on"),
+    "help": Entry("Other", "help:help_", "help on a command or a topic"),
 }
 
 # What other systems call these.
@@ -140,7 +138,7 @@ class Commands(click.Group):
         if entry is None:
             return None
         module, _, function = entry.place.partition(":")
-        found: click.Command = getattr(importlib.import_module(f"packhorse.cli.{module}"), function)
+        found: click.Command = getattr(importlib.import_module(f"packhorse.cli.commands.{module}"), function)
         return found
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -202,27 +200,24 @@ class Commands(click.Group):
     ) -> Any:
         """Run the command that the words name, and end the process with its exit code."""
         words = list(sys.argv[1:] if args is None else args)
-        invocation = Invocation()
-        sys.exit(_guarded(lambda: self._main(words, complete_var, invocation, extra), invocation, words))
+        context = CommandContext()
+        sys.exit(_guarded(lambda: self._main(words, complete_var, context, extra), context, words))
 
-    def _main(self, words: list[str], complete_var: str | None, invocation: Invocation, extra: dict[str, Any]) -> Any:
-        if "_PACKHORSE_COMPLETE" in os.environ:
-            import packhorse.cli.bash
-            import packhorse.cli.powershell  # noqa: F401 - click learns of them in this way
+    def _main(self, words: list[str], complete_var: str | None, context: CommandContext, extra: dict[str, Any]) -> Any:
         with paged(_is_help(words)):
-            return super().main(words, "packhorse", complete_var, standalone_mode=False, obj=invocation, **extra)
+            return super().main(words, "packhorse", complete_var, standalone_mode=False, obj=context, **extra)
 
 
-def _guarded(call: Any, invocation: Invocation, words: list[str]) -> int:
+def _guarded(call: Any, context: CommandContext, words: list[str]) -> int:
     prepare()
     try:
         return int(call() or ExitCode.OK)
     except Exception as error:  # noqa: BLE001 - whatever it is, `report` has words for it
         if cannot_hold(error):
             let_go_of_stdout()
-        return report(error, _manner(invocation, words))
+        return report(error, _manner(context, words))
     finally:
-        invocation.close()
+        context.close()
 
 
 def _is_help(words: list[str]) -> bool:
@@ -231,11 +226,11 @@ def _is_help(words: list[str]) -> bool:
     return not {"-h", "--help"}.isdisjoint(options) and "--no-pager" not in options
 
 
-def _manner(invocation: Invocation, words: list[str]) -> Manner:
+def _manner(context: CommandContext, words: list[str]) -> Manner:
     # The words themselves are asked too: they may be wrong before --json and --color are understood.
-    as_json = invocation.as_json or "--json" in words
-    color = invocation.color if invocation.color is not None else _colour_in(words)
-    return Manner(as_json, invocation.verbose, color, invocation.storage_source)
+    as_json = context.as_json or "--json" in words
+    color = context.color if context.color is not None else _colour_in(words)
+    return Manner(as_json, context.verbose, color, context.storage_source)
 
 
 def _colour_in(words: list[str]) -> bool | None:
@@ -278,7 +273,7 @@ def _show_version(ctx: click.Context, parameter: click.Parameter, value: bool) -
 def cli(ctx: click.Context) -> None:
     """Background jobs that are never lost."""
     if ctx.invoked_subcommand is None:
-        from packhorse.cli.start_page import show
+        from packhorse.cli.commands.help import show
 
         show(ctx.obj, {name: entry.purpose for name, entry in COMMANDS.items()})
 

@@ -1,7 +1,7 @@
 """What every command has in common: its options, its examples, and how its help is laid out.
 
 `@command("jobs", "packhorse jobs dead", …)` makes a command with the common options; its function is handed the
-`Invocation` first. It may return an exit code; nothing means 0.
+`CommandContext` first. It may return an exit code; nothing means 0.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from packhorse.cli.failing import CommandError, ExitCode
-from packhorse.cli.invocation import Invocation, operator
+from packhorse.cli.context import CommandContext, operator
+from packhorse.cli.errors import CommandError, ExitCode
 from packhorse.cli.pager import paged
 from packhorse.core.clock import microseconds
 from packhorse.core.errors import BadValue
@@ -54,8 +54,8 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         goes_on = any(ctx.params.get(name) for name in ("follow", "watch"))
-        invocation = ctx.find_object(Invocation)
-        with paged(self.pages and not goes_on and not (invocation and invocation.no_pager)):
+        context = ctx.find_object(CommandContext)
+        with paged(self.pages and not goes_on and not (context and context.no_pager)):
             return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -157,9 +157,9 @@ def _keep(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     """A callback that notes an option, wherever on the line it stands."""
 
     def callback(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
-        invocation = ctx.find_object(Invocation)
-        if invocation is not None and value:
-            setattr(invocation, name, value)
+        context = ctx.find_object(CommandContext)
+        if context is not None and value:
+            setattr(context, name, value)
 
     return callback
 
@@ -172,20 +172,20 @@ def _keep_url(ctx: click.Context, parameter: click.Parameter, value: str | None)
 
 
 def _keep_fields(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    invocation = ctx.find_object(Invocation)
+    context = ctx.find_object(CommandContext)
     names = tuple(name.strip() for name in (value or "").split(",") if name.strip())
     if value is not None and not names:  # an empty variable of a script, which would read a table as JSON
         raise BadValue("--fields names no field", hint="write e.g. --fields id,state, or leave it out")
-    if invocation is not None and names:
-        invocation.fields, invocation.as_json = names, True
+    if context is not None and names:
+        context.fields, context.as_json = names, True
 
 
 def _choose_colour(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
     if value is None:
         return
     ctx.color = {"always": True, "never": False}.get(value)
-    if invocation := ctx.find_object(Invocation):
-        invocation.color = ctx.color
+    if context := ctx.find_object(CommandContext):
+        context.color = ctx.color
 
 
 def _common(*names: str, callback: Any, **rest: Any) -> Callable[[Function], Function]:
@@ -226,8 +226,8 @@ def gathered(kind: type[Any], options: Sequence[Function]) -> Callable[[Function
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)
-        def gather(invocation: Invocation, **given: Any) -> Any:
-            return function(invocation, kind(**{field: given.pop(field) for field in kind._fields}), **given)
+        def gather(context: CommandContext, **given: Any) -> Any:
+            return function(context, kind(**{field: given.pop(field) for field in kind._fields}), **given)
 
         return with_options(gather, options)
 

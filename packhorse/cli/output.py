@@ -12,15 +12,17 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC
+from pathlib import Path
 from typing import Any, TextIO
 
 import click
 import msgspec
 
-from packhorse.core.clock import to_datetime
+from packhorse.core.clock import MINUTE, SECOND, to_datetime
 from packhorse.core.errors import BadValue, did_you_mean
+from packhorse.core.job import Job
 from packhorse.monitor.serializers import iso
-from packhorse.monitor.text import shorten, span_text
+from packhorse.monitor.text import call_text, shorten, span_text, state_text
 
 # Control characters, and those that turn the direction of writing around: a terminal would obey them.
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -243,3 +245,69 @@ def fit_line(before: str, text: str) -> str:
         return text
     used = len(unpainted(before))
     return shorten(text, max(terminal_size().columns - used - 1, _LEAST))
+
+
+def place_text(place: str | None) -> str:
+    """Where a failure happened, told from here if it is below."""
+    return (place or "").removeprefix(f"{Path.cwd()}{os.sep}")
+
+
+def ran_text(ran: int) -> str:
+    """How long an attempt ran."""
+    return f"{ran / SECOND:.2f} s" if SECOND <= ran < MINUTE else span_text(ran)
+
+
+def one_line(job: Job, shown_id: str) -> str:
+    """The job in a sentence's length, for questions and notices."""
+    return f"{shown_id}  {state_text(job):<9}  {shorten(escape(call_text(job)), 80)}"
+
+
+_WIDTH = 24
+
+
+class ProgressLine:
+    """One bar, drawn over itself. Whoever prints something else calls `clear` first."""
+
+    def __init__(self, title: str, *, quiet: bool = False) -> None:
+        self._title = title
+        self._quiet = quiet
+        self._is_terminal = sys.stderr.isatty()
+        self._is_drawn = False
+        self._last_tenth = 0
+
+    def update(self, percent: int, text: str = "") -> None:
+        """Show that so much is done."""
+        if self._quiet:
+            return
+        if self._is_terminal:
+            self._draw(percent, text)
+        elif percent // 10 > self._last_tenth:
+            self._last_tenth = percent // 10
+            say(f"{self._title} {percent} % {escape(text)}".rstrip(), err=True)
+
+    def clear(self) -> None:
+        """Take the bar away."""
+        if self._is_drawn:
+            sys.stderr.write("\r\x1b[2K")
+            sys.stderr.flush()
+            self._is_drawn = False
+
+    def _draw(self, percent: int, text: str) -> None:
+        room = terminal_size().columns - 1  # a line that is longer could not be drawn over
+        width = min(_WIDTH, max(room // 4, 1))
+        room = max(room - width - len("    100 %"), 0)
+        told = escape(text)
+        title = _fitting(self._title, room - min(len(told) + 2, room // 2))
+        told = _fitting(told, room - len(title) - 2)
+        done = round(width * min(percent, 100) / 100)
+        bar = paint("━" * done, "cyan", err=True) + paint("─" * (width - done), "dim", err=True)
+        sys.stderr.write(f"\r\x1b[2K{title}  {bar}  {percent:>3} %{f'  {told}' if told else ''}")
+        sys.stderr.flush()
+        self._is_drawn = True
+
+
+def _fitting(text: str, most: int) -> str:
+    """The beginning of a text, of so many signs at most."""
+    if len(text) <= most:
+        return text
+    return shorten(text, most - 1) if most > 0 else ""

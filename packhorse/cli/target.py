@@ -13,10 +13,10 @@ import sqlite3
 import sys
 import traceback
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
-from packhorse.cli.app_source import storage_named_by
-from packhorse.cli.failing import CommandError, ExitCode
+from packhorse.cli.errors import CommandError, ExitCode
 from packhorse.client.app import Packhorse
 from packhorse.client.app_loader import CANDIDATES, load_app
 from packhorse.core.errors import AppBroken, AppNotFound, BadURL
@@ -127,7 +127,7 @@ def missing_file(storage: Storage) -> Path | None:
     path = getattr(storage, "path", None)
     if not isinstance(path, Path) or path.exists():
         return None
-    from packhorse.storage.sqlite.companions import refuse_orphans  # loaded already, as the storage is a file
+    from packhorse.storage.sqlite.wal import refuse_orphans  # loaded already, as the storage is a file
 
     refuse_orphans(path)
     return path
@@ -216,3 +216,46 @@ def _is_here(path: Path) -> bool:
 
 def _near(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+class Named(NamedTuple):
+    """A storage that is named in a file."""
+
+    file: Path
+    url: str
+
+
+def storage_named_by(target: str | None) -> Named | None:
+    """The storage that the app of this target names in so many words; None: none, several, or it cannot be seen.
+    Without a target, the usual files here are looked at."""
+    for file in map(Path, CANDIDATES) if target is None else _files(target):
+        urls = _urls_in(file)
+        if len(urls) == 1:
+            return Named(file, urls.pop())
+    return None
+
+
+def _files(target: str) -> list[Path]:
+    name = target.partition(":")[0]
+    if name.endswith(".py"):
+        return [Path(name)]
+    path = Path(*name.split("."))
+    return [path.with_suffix(".py"), path / "__init__.py"]
+
+
+def _urls_in(file: Path) -> set[str]:
+    import ast  # only who has lost the way needs it
+
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return set()
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _name(node.func) == "Packhorse"]
+    values = [
+        value for call in calls for value in [*call.args[:1], *(k.value for k in call.keywords if k.arg == "url")]
+    ]
+    return {each.value for each in values if isinstance(each, ast.Constant) and isinstance(each.value, str)}
+
+
+def _name(node: object) -> str | None:
+    return getattr(node, "attr", None) or getattr(node, "id", None)

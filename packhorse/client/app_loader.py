@@ -1,7 +1,7 @@
-"""Loading a user's app by name: `module:attr`, `module`, `file.py`, `file.py:attr`, or whatever is found here.
+"""Loads a user's app: from `module:attr`, `module`, `file.py`, `file.py:attr`, or from a file found here.
 
-The current directory is always importable. What goes wrong is told in the user's own terms: which file, which line,
-what to try; never with our own frames.
+The current directory is always importable. Errors name the user's file and line and what to try, without frames of
+Packhorse.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
 
 def load_app(target: str | None = None) -> Packhorse:
-    """The app that this target names; None: the one in app.py, jobs.py or tasks.py here."""
+    """The app of this target; without one, that in app.py, jobs.py or tasks.py here."""
     if target is None:
         target = find_target()
     name, _, attribute = target.partition(":")
@@ -30,7 +30,7 @@ def load_app(target: str | None = None) -> Packhorse:
 
 
 def load_module(name: str) -> ModuleType:
-    """The module of this name, or of this file. Raises AppNotFound when there is none, and AppBroken."""
+    """The module of this name or file. Raises AppNotFound if there is none, and AppBroken if it fails."""
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     return _load_file(Path(name)) if name.endswith(".py") else _load_module(name)
@@ -62,7 +62,7 @@ def _load_module(name: str) -> ModuleType:
 
 def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise AppNotFound(f"there is no file {path}", hint="go to its directory, or write the whole path")
+        raise AppNotFound(f"there is no file {path}", hint="go to its directory, or write the full path")
     name = path.stem
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

@@ -1,7 +1,7 @@
-"""Hooks: what users attach to an app, kept in the order in which it came.
+"""Hooks: the functions that users attach to an app, in the order in which they were added.
 
-Middleware around attempts is composed by the worker (`middleware.py`), handlers of results are called by it
-(`results.py`); middleware around enqueueing is composed here, because the app itself calls it.
+The worker composes the middleware around attempts (`worker/middleware.py`) and calls the result handlers
+(`worker/results.py`); the middleware around enqueueing is composed here, because the app itself calls it.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from packhorse.core.errors import BadValue, PackhorseError
 from packhorse.core.job import COMPLETED, NewJob, State
 
 EnqueueCall = Callable[[NewJob], NewJob]
-"""Goes on inward with a job that is to be enqueued, and answers it as it will be stored."""
+"""Runs the rest of the chain with a new job, and returns the job as it will be stored."""
 
 EnqueueMiddleware = Callable[[NewJob, EnqueueCall], NewJob]
-"""`(new, call) -> call(new)`: hands the job on, changed or not, or raises to refuse it."""
+"""`(new, call) -> call(new)`: passes the job on, changed or not, or raises to reject it."""
 
 ResultHandler = Callable[..., Any]
-"""`(job) -> None`, plain or async: told of a job that has ended."""
+"""`(job) -> None`, plain or async: called after a job has ended."""
 
 
 class Hooks:
-    """Everything that one app's users have attached to it."""
+    """The functions attached to one app."""
 
     def __init__(self) -> None:
         self.middleware: list[Callable[..., Any]] = []
@@ -35,9 +35,9 @@ class Hooks:
         self._around_enqueue: list[EnqueueMiddleware] = []
 
     def add_around_enqueue(self, function: EnqueueMiddleware) -> None:
-        """One more, inside of those that are there."""
+        """Add middleware inside the existing one."""
         if inspect.iscoroutinefunction(check_callable(function, "enqueue middleware")):
-            hint = "write def: for aenqueue it runs in a thread"
+            hint = "write def; aenqueue runs it in a thread"
             raise BadValue(f"enqueue middleware {name_of(function)} must be a plain function", hint=hint)
         self._around_enqueue.append(function)
         chain: EnqueueCall = _unchanged
@@ -47,23 +47,23 @@ class Hooks:
 
     @property
     def has_handlers(self) -> bool:
-        """Whether anybody wants to know how jobs end."""
+        """Is there any result handler?"""
         return bool(self.on_success or self.on_failure or self.on_result)
 
     def handlers_of(self, task: str, state: State) -> list[ResultHandler]:
-        """Who wants to know that a job of this task has ended in this state."""
+        """The handlers to call for a job of this task that has ended in this state."""
         return [*self.on_result.get(task, ()), *(self.on_success if state is COMPLETED else self.on_failure)]
 
 
 def check_callable(function: Any, what: str) -> Any:
-    """`function`, if it can be called; else BadValue."""
+    """Return `function` if it is callable, else raise BadValue."""
     if not callable(function):
         raise BadValue(f"{what} must be a function, not {function!r}")
     return function
 
 
 def name_of(function: Any) -> str:
-    """What messages call it."""
+    """Its name in messages."""
     return getattr(function, "__qualname__", None) or repr(function)
 
 
@@ -82,8 +82,8 @@ def _around(one: EnqueueMiddleware, inner: EnqueueCall) -> EnqueueCall:
 
         stored = one(new, call)
         if not called or not isinstance(stored, NewJob):
-            hint = "end it with `return call(new)`, or raise to refuse the job"
-            raise PackhorseError(f"the enqueue middleware {name_of(one)} did not hand the job on", hint=hint)
+            hint = "end it with `return call(new)`, or raise to reject the job"
+            raise PackhorseError(f"the enqueue middleware {name_of(one)} did not pass the job on", hint=hint)
         return stored
 
     return run

@@ -1,7 +1,7 @@
-"""Calls: how a user's words become the job that a storage is asked for.
+"""Builds the `NewJob` of a call from a task, its options and the arguments.
 
-A task, a name and a `using(...)` copy each keep a `JobTemplate`, in which everything is decided and checked but the
-arguments; filling it in is all that an enqueueing costs. The keywords that users may write are typed here, once.
+A task, a name and a `using(...)` copy each keep a `JobTemplate`, in which everything but the arguments is decided and
+checked; enqueueing only fills it in. The keywords that users may pass are typed here, once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from packhorse.core.task import RegisteredTask, TaskOptions, Unique, parse_uniqu
 R_co = TypeVar("R_co", covariant=True)
 
 Arguments = Mapping[str, Any] | Sequence[Any] | None
-"""The arguments of a call by name: an object, or a list for a task whose function is known here."""
+"""The arguments of a call by name: a dict, or a list for a task whose signature is known."""
 
 BackoffWords = Duration | Sequence[Duration] | Mapping[str, object] | Callable[..., Duration] | Backoff | None
 UniqueWords = bool | str | Iterable[str] | Mapping[str, object] | Unique | None
@@ -61,7 +61,7 @@ class TaskKeywords(_Keywords, total=False):
 
 
 class ScheduleKeywords(_Keywords, total=False):
-    """What `app.schedule(...)` takes for the jobs that it makes."""
+    """What `app.schedule(...)` takes for its jobs."""
 
     created_by: str | None
     meta: Mapping[str, Any] | None
@@ -70,9 +70,9 @@ class ScheduleKeywords(_Keywords, total=False):
 class UntimedKeywords(ScheduleKeywords, total=False):
     """What `app.enqueue_in(...)` and `app.enqueue_at(...)` take besides the time."""
 
-    id: str  # the caller's own: the same call under the same id adds one job
+    id: str  # chosen by the caller: repeating the call with the same id adds no second job
     subscriber: str | None
-    connection: Any  # the caller's own, to the database in which the jobs are
+    connection: Any  # the caller's own, to the database that holds the jobs
 
 
 class JobKeywords(UntimedKeywords, total=False):
@@ -83,9 +83,9 @@ class JobKeywords(UntimedKeywords, total=False):
 
 
 class NewCall(msgspec.Struct, Generic[R_co], frozen=True, gc=False):
-    """One call that `app.enqueue_many` takes; made by `task.call(...)` or `app.call(name, ...)`.
+    """One call for `app.enqueue_many`; made by `task.call(...)` or `app.call(name, ...)`.
 
-    It stands for one job: handing the same call in again, because the first time ended in an error, adds nothing.
+    It stands for one job: passing the same call again, after an error, adds no second job.
     """
 
     job: NewJob
@@ -93,42 +93,41 @@ class NewCall(msgspec.Struct, Generic[R_co], frozen=True, gc=False):
 
 
 class JobTemplate(msgspec.Struct, frozen=True):
-    """A job that lacks its id and its arguments."""
+    """A job without its id and its arguments."""
 
     blank: NewJob
     limit: int  # of the arguments' bytes
     unique: Unique | None = None
     signature: Signature | None = None
-    defaults: Mapping[str, Any] | None = None  # of the arguments of a task that was announced by a worker
+    defaults: Mapping[str, Any] | None = None  # of the arguments of an announced task
 
     @classmethod
     def of_task(cls, task: RegisteredTask, limit: int) -> JobTemplate:
-        """The jobs of a task that is known here."""
+        """For a task that is registered here."""
         return cls(_blank(task.name, task.options), limit, task.options.unique, task.signature)
 
     @classmethod
     def of_name(cls, name: str, defaults: TaskOptions, limit: int) -> JobTemplate:
-        """The jobs of a task that nobody has told anything about."""
+        """For a task that is neither registered here nor announced."""
         return cls(replace(_blank(name, defaults), chosen=()), limit)
 
     @classmethod
     def of_announced(
         cls, name: str, options: TaskOptions, limit: int, defaults: Mapping[str, Any], signature: Signature | None
     ) -> JobTemplate:
-        """The jobs of a task that only workers know, as they announced it. Without a signature arguments are not
-        checked."""
+        """For a task that workers announced. Without a signature, arguments are not checked."""
         return cls(_blank(name, options), limit, options.unique, signature, defaults)
 
     @classmethod
     def of_copy(cls, job: Job, limit: int, signature: Signature | None) -> JobTemplate:
-        """Jobs like this one, in line from now on. They are not unique unless asked to be: the first one is there."""
+        """For copies of this job, without its delay. They are not unique unless asked for: the original exists."""
         shared = [name for name in NewJob.__struct_fields__ if name in Job.__struct_fields__]
         fields = {name: getattr(job, name) for name in shared}
         blank = NewJob(**fields | {"id": "", "due_at": None, "schedule": None, "copied_from": job.id})
         return cls(blank, limit, None, signature)
 
     def changed(self, keywords: Mapping[str, Any]) -> JobTemplate:
-        """This template with some of a user's keywords written anew."""
+        """This template with some of the user's keywords changed."""
         fields = _job_fields(keywords)
         if "queue" in fields and fields["queue"] is None:
             fields["queue"] = self.blank.task
@@ -138,7 +137,7 @@ class JobTemplate(msgspec.Struct, frozen=True):
         return replace(self, blank=replace(self.blank, **fields), unique=unique)
 
     def made_unique(self) -> JobTemplate:
-        """For `enqueue_unique`: as unique as the task says; where it says nothing, by all arguments until it ends."""
+        """For `enqueue_unique`: unique as the task says, by default by all arguments until the job ends."""
         return self if self.unique else replace(self, unique=Unique())
 
     def fill(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
@@ -151,7 +150,7 @@ class JobTemplate(msgspec.Struct, frozen=True):
         return replace(self.blank, id=self.blank.id or new_id(), args=text, unique=lock)
 
     def fill_in(self, args: Arguments) -> NewJob:
-        """The job for arguments that came as data, by name or in order."""
+        """The job for arguments given as data, by name or in order."""
         if args is None:
             args = {}
         if isinstance(args, str | bytes) or not isinstance(args, Mapping | Sequence):
@@ -162,13 +161,13 @@ class JobTemplate(msgspec.Struct, frozen=True):
             return self.fill((), dict(args)) if isinstance(args, Mapping) else self.fill(tuple(args), {})
         if not isinstance(args, Mapping):
             raise BadArguments(
-                f"the arguments of {self.blank.task} need names: its function is not known here",
+                f"the arguments of {self.blank.task} need names: its function is unknown here",
                 hint='pass a dict, e.g. {"user_id": 7}',
             )
         return self._stored(encode_args(args, self.limit), args)
 
     def fill_again(self, args: Mapping[str, Any]) -> NewJob:
-        """The job for arguments in their stored form: each under its name, also those that have only a place."""
+        """The job for arguments in their stored form, where even positional ones have names."""
         text = encode_args(args, self.limit)
         if self.signature is not None:
             self.signature.decode(text)
@@ -186,31 +185,31 @@ class JobTemplate(msgspec.Struct, frozen=True):
 
 
 def check_id(text: object) -> str:
-    """`text` if a caller may give it to a job: 8 to 64 letters, digits, `_` and `-`; else BadValue."""
+    """Return `text` if it is a valid id, 8 to 64 letters, digits, `_` and `-`; else raise BadValue."""
     if not isinstance(text, str) or not re.fullmatch(r"[0-9A-Za-z_-]{8,64}", text):
         raise BadValue(f"id must be 8 to 64 letters, digits, _ and -, not {text!r}", hint="e.g. 'order-2026-000017'")
     return text
 
 
 def refuse_connection(options: Mapping[str, Any], instead: str) -> None:
-    """Where a caller's own connection makes no sense."""
+    """Raise BadValue for a connection of the caller's own where it makes no sense."""
     if options.get("connection") is not None:
-        raise BadValue("a transaction of your own takes jobs by enqueue, here and now", hint=instead)
+        raise BadValue("a connection of your own works with a plain enqueue only", hint=instead)
 
 
 def delayed(new: NewJob, delay: Duration) -> NewJob:
-    """The job, to run after so long."""
+    """The job, to run after this delay."""
     return replace(new, delay=microseconds(delay, "delay"), due_at=None)
 
 
 def scheduled(new: NewJob, at: datetime) -> NewJob:
-    """The job, to run at this moment; a past one is now."""
+    """The job, to run at this moment; if it has passed, now."""
     return replace(new, due_at=_moment(at), delay=0)
 
 
 def _blank(name: str, options: TaskOptions) -> NewJob:
-    """What its task says is stored with a job only where a storage goes by it before the job runs. How often it is
-    tried, how long to wait in between and how long it may run, the code of the worker that runs it says."""
+    """A job stores its task's options only where the storage uses them before the job runs. Its attempts, backoff and
+    timeouts come from the code of the worker that runs it."""
     return NewJob(
         id="",
         task=name,
@@ -231,11 +230,11 @@ _OF_TASKS_ONLY = frozenset(TaskKeywords.__annotations__) - _OF_JOBS
 
 
 def _job_fields(keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """Users' keywords as fields of a `NewJob`; what makes it unique is left to who knows the arguments."""
+    """Users' keywords as fields of a `NewJob`; the unique key needs the arguments and comes later."""
     for name in keywords:
         _check_keyword(name)
     if "delay" in keywords and "at" in keywords:
-        raise BadValue("give delay or at, not both", hint="delay is a time from now on, at is a moment")
+        raise BadValue("give delay or at, not both", hint="delay counts from now, at is a moment")
     options = TaskOptions().with_(**{name: value for name, value in keywords.items() if name in _SHARED})
     fields: dict[str, Any] = {}
     for name, value in keywords.items():
@@ -265,17 +264,17 @@ def _job_fields(keywords: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_keyword(name: str) -> None:
     if name in _OF_TASKS_ONLY:
-        raise BadValue(f"{name} belongs to the task, not to one of its jobs", hint=f"write it at @app.task({name}=…)")
+        raise BadValue(f"{name} belongs to the task, not to one of its jobs", hint=f"pass it to @app.task({name}=…)")
     if name not in _OF_JOBS:
         raise BadValue(f"there is no option {name!r}{did_you_mean(name, _OF_JOBS)}")
 
 
 def _moment(at: object) -> int:
     if not isinstance(at, datetime):
-        raise BadValue(f"at must be a datetime with a time zone, not {at!r}", hint="use delay= for so many seconds")
+        raise BadValue(f"at must be a datetime with a time zone, not {at!r}", hint="for seconds from now, use delay=")
     moment = from_datetime(at, "at")
     if moment > LATEST:
-        raise BadValue(f"at is too late: {at.isoformat()}", hint="the year 4999 is the last that jobs can wait for")
+        raise BadValue(f"at is too late: {at.isoformat()}", hint="the latest year is 4999")
     return max(0, moment)
 
 
@@ -290,5 +289,5 @@ def _meta(value: object) -> str:
 
 def _label(name: str, value: object) -> str:
     if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        raise BadValue(f"{name} must be text that can be printed, not {value!r}")
+        raise BadValue(f"{name} must be printable text, not {value!r}")
     return value

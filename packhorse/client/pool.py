@@ -1,9 +1,9 @@
-"""A pool: workers inside of the program that has the app, for who would rather not start another process.
+"""A pool: workers inside the program that has the app, without another process.
 
-`app.pool()` makes one. It runs jobs on threads of this very process, by the code that a worker process runs, and does
-for them what a foreman does: it beats, it does the chores, it hands on what operators want. What a process of its own
-would give is missing: a job that holds the interpreter for longer than the lease loses it, none can be killed, and one
-that crashes takes the program along.
+`app.pool()` makes one. It runs jobs on threads of this process, with the code of a worker process, and does for them
+what a foreman does: it sends heartbeats, does the chores and passes on operators' orders. It lacks what a process of
+its own provides: a job that holds the interpreter for longer than the lease loses it, no job can be killed, and one
+that crashes takes the program with it.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from packhorse.client.home import Home
+from packhorse.client.app_state import AppState
 from packhorse.core.errors import BadValue
 from packhorse.core.settings import load_settings
 from packhorse.core.task import RegisteredTask
 from packhorse.monitor.served_queues import check_queue_patterns
 
 
-class Running(Protocol):
-    """One start of a pool, until it has stopped: `embedded.EmbeddedPool`."""
+class RunningPool(Protocol):
+    """A started pool, until it has stopped: `foreman.embedded.EmbeddedPool`."""
 
     def stop(self) -> None:
-        """Take no more jobs, let the running ones finish within the grace, hand back the rest; waits for it.
-        Raises what had ended it before."""
+        """Take no more jobs, let the running ones finish within the grace, hand back the rest, and return. Raises the
+        error that had ended it before."""
 
     def wait_until_empty(self) -> None:
-        """Wait until nothing is left to run, or it has ended. Raises what ended it."""
+        """Wait until nothing is left to run, or it has ended. Raises the error that ended it."""
 
     @property
     def is_alive(self) -> bool:
-        """Whether it runs, or is about to end."""
+        """Does it run, or is it stopping?"""
 
 
 class Pool:
@@ -47,17 +47,17 @@ class Pool:
     >>> pool.stop()
     """
 
-    def __init__(self, app: Home, concurrency: int, queues: Sequence[str] | None = None) -> None:
-        # The same check, and the same words, as for the setting.
+    def __init__(self, app: Any, state: AppState, concurrency: int, queues: Sequence[str] | None = None) -> None:
         self.concurrency = load_settings({"concurrency": concurrency}).concurrency
         if isinstance(queues, str):
             raise BadValue(f"queues must be a list of names, not {queues!r}", hint=f"write [{queues!r}]")
         self.queues = None if queues is None else check_queue_patterns(queues)
         if self.queues == []:
             raise BadValue("queues names no queue", hint="leave it out for all, e.g. queues=['mail', 'bulk.*']")
-        self._app = app
+        self._app = app  # the Packhorse, which only the worker's code needs
+        self._state = state
         self._lock = threading.RLock()
-        self._running: Running | None = None
+        self._running: RunningPool | None = None
         self._is_registered = False  # to be stopped when the program ends
 
     def __repr__(self) -> str:
@@ -65,42 +65,42 @@ class Pool:
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started, and neither stopped nor ended by itself since."""
+        """Was it started, and has it neither stopped nor failed since?"""
         running = self._running
         return running is not None and running.is_alive
 
     def start(self) -> Self:
-        """Begin to run jobs, and return at once. Does nothing if it runs already. Signals are left to the program; one
-        that ends without `stop` stops its pools, and waits for their jobs as `stop` does."""
+        """Start to run jobs, and return immediately. Does nothing if it runs already. The program keeps its signal
+        handlers; if it exits without `stop`, its pools stop then, and wait for their jobs as `stop` does."""
         with self._lock:
             if not self.is_running:
-                for task in self._app.registry:
+                for task in self._state.registry:
                     _refuse_isolated(task)
-                # By its name: a worker, and what else is needed here, knows apps, and not the other way round.
-                engine: Any = importlib.import_module("packhorse.foreman.embedded")
-                self._running = engine.EmbeddedPool(self._app, self.concurrency, self.queues)
-                self._app._clients.append(self)
+                # Imported by name: workers and foremen import the client, never the other way round.
+                embedded: Any = importlib.import_module("packhorse.foreman.embedded")
+                self._running = embedded.EmbeddedPool(self._app, self.concurrency, self.queues)
+                self._state.closables.append(self)
                 if not self._is_registered:
                     self._is_registered = True
                     atexit.register(_stop, weakref.ref(self))
         return self
 
     def stop(self) -> None:
-        """Take no more jobs, let the running ones finish for `stop_grace` (30 s unless set), hand back what is left,
-        and return. Does nothing if it does not run. A function that still runs goes on: its job, whose id is logged,
-        does not begin again in this program before that has returned; in another one it may. Raises the error that had
-        ended the pool before, if one had."""
+        """Take no more jobs, give the running ones `stop_grace` (30 s by default) to finish, hand back the rest, and
+        return. Does nothing if it does not run. A function that still runs continues: its job, whose id is logged, does
+        not start again in this program before the function has returned; in another program it may. Raises the error
+        that had ended the pool before, if any."""
         with self._lock:
             running, self._running = self._running, None
-            if self in self._app._clients:
-                self._app._clients.remove(self)
+            if self in self._state.closables:
+                self._state.closables.remove(self)
             if running is not None:
                 running.stop()
 
     def drain(self) -> None:
-        """Work until nothing is left to run now, then return. A pool that runs goes on running; one that does not is
-        started for it and stopped again. Jobs that come in meanwhile are run too; those that are not due, or whose
-        queue is paused, are left. Raises the error that has ended the pool, if one has."""
+        """Run jobs until nothing is left to run now, then return. A stopped pool is started for it and stopped again; a
+        running one keeps running. New jobs are run too; jobs that are not due, or whose queue is paused, are left.
+        Raises the error that has ended the pool, if any."""
         was_running = self.is_running
         self.start()
         try:
@@ -112,7 +112,7 @@ class Pool:
                 self.stop()
 
     def close(self) -> None:
-        """`stop`, without raising what had ended it, which is in the log; an app that is closed does it."""
+        """`stop`, without raising the error that had ended it, which is logged; closing the app calls it."""
         with suppress(Exception):
             self.stop()
 
@@ -137,6 +137,6 @@ def _refuse_isolated(task: RegisteredTask) -> None:
 
 
 def _stop(pool: weakref.ref[Pool]) -> None:
-    left = pool()
-    if left is not None:
-        left.close()
+    still_there = pool()
+    if still_there is not None:
+        still_there.close()

@@ -1,8 +1,8 @@
 """`app.run()`: a script that ends with it is a running system.
 
-It starts `packhorse work` for the script that called it, hands on the signals that it gets, and stays until that ends;
-a script that is killed takes its crew along.
-The processes of the crew import the same script: there, as in any program that only imports it, nothing is started.
+It starts `packhorse work` for the script that called it, forwards signals to it, and waits for its end; if the script
+is killed, the foreman and its workers end too. Those processes import the same script: there, as in any program that
+only imports it, the call does nothing.
 """
 
 from __future__ import annotations
@@ -21,46 +21,46 @@ from typing import Any
 from packhorse.core.errors import BadValue, PackhorseError
 from packhorse.core.settings import Settings, mask_url
 
-WORKER = "PACKHORSE_WORKER"
-"""The environment variable that is set in every process of a crew."""
+_STARTED_BY = "PACKHORSE_WORKER"
+"""The environment variable that is set in the foreman and its workers."""
 
-_HANDED_ON = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
+_FORWARDED = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
 
 
 def is_to_run(caller: FrameType) -> bool:
-    """Whether the caller is the program itself: not a process of a crew, and not a module that is being imported."""
-    return not os.environ.get(WORKER) and not any(_is_import(frame) for frame in _outward(caller))
+    """Is the caller the program itself, neither a foreman or worker nor a module that is being imported?"""
+    return not os.environ.get(_STARTED_BY) and not any(_is_import(frame) for frame in _callers(caller))
 
 
-def _outward(frame: FrameType | None) -> Iterator[FrameType]:
+def _callers(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
 
 
 def _is_import(frame: FrameType) -> bool:
-    # Text that is merely executed, as some test runners do, has no spec.
+    # Code that is only executed, as some test runners do, has no spec.
     names = frame.f_globals
     is_module = frame.f_code.co_name == "<module>" and names.get("__spec__") is not None
     return is_module and names.get("__name__") != "__main__"
 
 
-def run_crew(target: str, settings: Settings, options: Mapping[str, int | bool | None]) -> None:
-    """`packhorse work TARGET` until it ends. Raises SystemExit with its exit code, unless that is 0."""
-    words = [word for name, value in options.items() for word in _words(name, value)]
+def run_work_command(target: str, settings: Settings, options: Mapping[str, int | bool | None]) -> None:
+    """Run `packhorse work TARGET` until it ends. Raises SystemExit with its exit code, unless that is 0."""
+    arguments = [argument for name, value in options.items() for argument in _arguments(name, value)]
     if settings.source_of("url").startswith("argument") and mask_url(settings.url) == settings.url:
-        # What the script works out anew, such as a temporary directory, would be another one in each process. An
-        # address with a password is not for the command line, which everybody on the machine can read.
-        words += ["--url", settings.url]
+        # The script may compute another address in each process, such as a temporary directory. An address with a
+        # password does not belong on the command line, which every user of the machine can read.
+        arguments += ["--url", settings.url]
     sys.stdout.flush()
     sys.stderr.flush()
-    # Whatever becomes of this process, the crew shall not stay behind without it.
-    code = _run([sys.executable, "-m", "packhorse", "work", target, *words, "--parent", str(os.getpid())])
+    # With --parent the foreman ends if this process dies.
+    code = _run([sys.executable, "-m", "packhorse", "work", target, *arguments, "--parent", str(os.getpid())])
     if code != 0:
         raise SystemExit(code if code > 0 else 128 - code)
 
 
-def _words(name: str, value: int | bool | None) -> list[str]:
+def _arguments(name: str, value: int | bool | None) -> list[str]:
     if value is None or value is False:
         return []
     return [f"--{name}"] if value is True else [f"--{name}", str(value)]
@@ -70,29 +70,29 @@ def _run(command: list[str]) -> int:
     early: list[int] = []
     child: subprocess.Popen[bytes] | None = None
 
-    def hand_on(number: int, frame: FrameType | None) -> None:
+    def forward(number: int, frame: FrameType | None) -> None:
         if child is None:
             early.append(number)
         else:
             child.send_signal(number)
 
-    with _signals_go_to(hand_on) as is_heard:
-        # In a group of its own: a Ctrl-C that reached it directly, and through us, would count as two.
-        group = 0 if is_heard else None
-        child = subprocess.Popen(command, env={**os.environ, WORKER: "app.run"}, process_group=group)
+    with _signals_handled_by(forward) as forwards:
+        # In its own process group: a Ctrl-C that reached it both directly and through us would count twice.
+        group = 0 if forwards else None
+        child = subprocess.Popen(command, env={**os.environ, _STARTED_BY: "app.run"}, process_group=group)
         for number in early:
             child.send_signal(number)
         return child.wait()
 
 
 @contextmanager
-def _signals_go_to(handler: Any) -> Iterator[bool]:
-    """Have the signals that a foreman understands handled so. False: this is not the thread that hears them."""
+def _signals_handled_by(handler: Any) -> Iterator[bool]:
+    """Handle the signals that a foreman understands. Yields False outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield False
         return
-    # What nohup has others ignore stays ignored.
-    numbers = [number for number in _HANDED_ON if signal.getsignal(number) not in (signal.SIG_IGN, None)]
+    # Signals that are ignored, as nohup does, stay ignored.
+    numbers = [number for number in _FORWARDED if signal.getsignal(number) not in (signal.SIG_IGN, None)]
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield True
@@ -101,27 +101,27 @@ def _signals_go_to(handler: Any) -> Iterator[bool]:
             signal.signal(number, was)
 
 
-# --- what workers are told ----------------------------------------------------------------------------------------
+# --- the storage and the app for the workers ---------------------------------------------------------------------
 
 
 def check_address(settings: Settings, is_handed: bool) -> None:
-    """Workers are other processes, which open the storage by its address: BadValue if there is none."""
+    """Raise BadValue if the storage has no address that other processes can open."""
     if is_handed:
         hint = 'give the app an address instead: Packhorse("sqlite:///jobs.db")'
-        raise BadValue("app.run() cannot hand a storage object to its workers", hint=hint)
+        raise BadValue("app.run() cannot pass a storage object to its workers, which are other processes", hint=hint)
     if settings.url.startswith("memory:"):
         hint = 'name a file: Packhorse("sqlite:///jobs.db"); for tests there is packhorse.testing'
-        raise BadValue("memory:// lives in one process only, and workers are others", hint=hint)
+        raise BadValue("memory:// exists in one process only, and workers are other processes", hint=hint)
 
 
 def target_of(app: object) -> str:
-    """What a worker must import to get this app: the script that runs, or else another module that has it."""
+    """What workers must import to get this app: the script that runs, or else another module that has it."""
     main = sys.modules["__main__"]
     found = [_in_program(main, app), *(_in_module(module, app) for module in list(sys.modules.values()))]
     target = next(filter(None, found), None)
     if target is None:
         raise PackhorseError(
-            "app.run() cannot tell its workers which app to import",
+            "app.run() found no module from which its workers can import the app",
             why=_why_not(getattr(main, "__file__", None), _name_in(main, app)),
             hint="write `app = Packhorse()` at the top level of a file.py, and run that",
         )
@@ -153,5 +153,5 @@ def _short(file: str) -> Path:
 
 def _why_not(path: str | None, name: str | None) -> str:
     if path is None:
-        return "it was called at a prompt, where there is no file"
+        return "it was called at a prompt, so there is no file"
     return f"{path} has the app inside a function" if name is None else f"{path} does not end in .py"

@@ -1,7 +1,7 @@
-"""Schedules: tasks that run by the clock, as the code names them (`@app.schedule`) and as the storage keeps them.
+"""Schedules: tasks that run by the clock, as written in the code (`@app.schedule`) and as stored.
 
-A worker writes the app's schedules to the storage when it starts. From then on the storage knows everything that a tick
-needs, so any foreman can tick a schedule whose code it has never seen (`chores/schedules.py`).
+A worker writes the app's schedules to the storage when it starts. The storage then has everything that a tick needs, so
+any foreman can tick a schedule without its code (`foreman/chores/schedules.py`).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from packhorse.core.cron import Cron
 
 Missed = Literal["one", "none", "all"]
-"""What to do about slots that passed while nobody was there: run the latest, none, or each (a hundred at most)."""
+"""What to do about slots that passed while no foreman ran: run the latest, none, or each (a hundred at most)."""
 Overlap = Literal["allow", "skip"]
-"""What to do when a slot comes and the job of the one before has not ended."""
+"""What to do if the job of the slot before has not ended yet."""
 
 _KEPT = (
     *("priority", "max_attempts", "max_halts", "timeout", "idle_timeout", "expires", "total_timeout"),
@@ -37,8 +37,8 @@ _KEPT = (
 )
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user wrote about one schedule, checked."""
+class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The arguments of one `@app.schedule`, checked."""
 
     cron: str
     tz: str = "UTC"
@@ -54,12 +54,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         _check_word("overlap", self.overlap, ("allow", "skip"))
         for name in self.options:
             if name in ("delay", "at"):
-                raise BadValue(f"a schedule takes no {name}", hint="its cron text says when")
+                raise BadValue(f"a schedule takes no {name}", hint="its cron expression says when")
             if name == "subscriber":
-                raise BadValue("a schedule takes no subscriber", hint="a client goes, and a schedule stays")
+                raise BadValue("a schedule takes no subscriber", hint="a schedule outlives its clients")
 
     def of(self, template: JobTemplate, app: str) -> ScheduleInfo:
-        """The schedule as it is stored, but for its next slot. Raises BadArguments if the arguments do not fit."""
+        """The schedule as it is stored, without its next slot. Raises BadArguments if the arguments do not fit."""
         new = (template.changed(self.options) if self.options else template).fill_in(self.args)
         return ScheduleInfo(
             name=check_name(self.name or new.task, "schedule name"),
@@ -75,11 +75,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Schedules:
-    """The schedules that an app's code names. `app` says whose they are, so that those it gave up can be removed."""
+    """The schedules in an app's code. `app` marks them as its own, so that those it no longer has can be removed."""
 
     def __init__(self, app: str) -> None:
         self._app = app
-        self._schedules: dict[str, tuple[ScheduleInfo, object]] = {}  # with the function that it calls
+        self._schedules: dict[str, tuple[ScheduleInfo, object]] = {}  # each with its function
 
     def __iter__(self) -> Iterator[ScheduleInfo]:
         return (schedule for schedule, _ in list(self._schedules.values()))
@@ -90,9 +90,9 @@ class Schedules:
     def __contains__(self, name: object) -> bool:
         return name in self._schedules
 
-    def add(self, plan: Plan, template: JobTemplate, function: object) -> ScheduleInfo:
-        """Schedule a task. A module that is loaded again replaces its own; another schedule of the name is refused."""
-        schedule = plan.of(template, self._app)
+    def add(self, spec: ScheduleSpec, template: JobTemplate, function: object) -> ScheduleInfo:
+        """Schedule a task. A reloaded module replaces its schedules; another schedule of the same name is an error."""
+        schedule = spec.of(template, self._app)
         old, old_function = self._schedules.get(schedule.name, (None, None))
         is_reloaded = old is not None and old.task == schedule.task and old_function is not function
         if old is not None and not is_reloaded and old != schedule:
@@ -104,7 +104,7 @@ class Schedules:
         return schedule
 
     def write_to(self, storage: Storage) -> None:
-        """Make the storage's schedules of this app those that the code names now. Next slots and pauses stay."""
+        """Make the stored schedules of this app equal to those in the code. Next slots and pauses stay."""
         stored = {schedule.name: schedule for schedule in storage.schedules()}
         now = storage.now()
         written = [
@@ -122,14 +122,14 @@ class Schedules:
 
 
 def _with_skip(new: ScheduleInfo, old: ScheduleInfo | None) -> ScheduleInfo:
-    """What an operator said about a slot outlives a restart of the workers."""
+    """Keep the slot that an operator has skipped when workers restart."""
     if old is None or "skip" not in old.options or not new.is_same_plan(old):
         return new
     return replace(new, options=new.options | {"skip": old.options["skip"]})
 
 
 def _kept(new: NewJob) -> dict[str, Any]:
-    """What each job of the schedule will be like, as plain JSON."""
+    """The options of the schedule's jobs, as plain JSON."""
     fields = {name: getattr(new, name) for name in _KEPT}
     plain: dict[str, Any] = msgspec.to_builtins({name: value for name, value in fields.items() if value is not None})
     return plain
@@ -143,9 +143,9 @@ def _check_word(name: str, value: object, allowed: tuple[str, ...]) -> None:
 # --- stored schedules ---------------------------------------------------------------------------------------------
 
 
-def cron_of(schedule: ScheduleInfo | Plan) -> Cron:
-    """When it ticks. Raises BadCron if its text or its zone cannot be understood here."""
-    from packhorse.core.cron import Cron  # not before it is needed: it brings cronsim along
+def cron_of(schedule: ScheduleInfo | ScheduleSpec) -> Cron:
+    """When it ticks. Raises BadCron if its expression or its time zone is invalid here."""
+    from packhorse.core.cron import Cron  # imports cronsim, which few programs need
 
     return Cron(schedule.cron, schedule.tz)
 
@@ -160,7 +160,7 @@ def find_schedule(storage: Storage, name: str) -> ScheduleInfo:
 
 
 def job_of(schedule: ScheduleInfo, job_id: str) -> NewJob:
-    """The job that a schedule stands for. Raises BadValue if what is stored cannot be read."""
+    """The job of a schedule. Raises BadValue if its stored options cannot be read."""
     kept = schedule.options.get("job", {})
     own = {"id": job_id, "task": schedule.task, "args": schedule.args, "schedule": schedule.name}
     try:
@@ -171,17 +171,17 @@ def job_of(schedule: ScheduleInfo, job_id: str) -> NewJob:
 
 
 def new_job_of(schedule: ScheduleInfo, by: str | None) -> NewJob:
-    """The schedule's job for right now, whatever its slots are."""
+    """The schedule's job, to run now, independent of its slots."""
     new = job_of(schedule, new_id())
     return new if by is None else replace(new, created_by=by)
 
 
 def slot_id(name: str, slot: int) -> str:
-    """The id of the job for one slot: the same whoever makes it, so that a repeated tick adds nothing.
+    """The id of the job for one slot: the same in every foreman, so that a repeated tick adds nothing.
 
-    It is shaped as all ids are, a UUID of version 7 with the slot as its time, and so lies where the newest lie.
+    Like all ids it is a UUID of version 7, with the slot as its time, so it sorts among the newest.
     """
-    import hashlib  # OpenSSL is slow to load, and most programs that enqueue need none of it
+    import hashlib  # OpenSSL is slow to load, and most programs that enqueue do not need it
 
     digest = int.from_bytes(hashlib.sha256(f"{name}\0{slot}".encode()).digest()[:10], "big")
     millisecond = slot // 1_000
@@ -192,11 +192,11 @@ def slot_id(name: str, slot: int) -> str:
 
 
 def skip_next(storage: Storage, name: str, by: str | None = None) -> datetime:
-    """Leave out the schedule's next slot, and answer which one that is. Asking again changes nothing."""
+    """Skip the schedule's next slot, and return that slot. Calling it again changes nothing."""
     schedule = find_schedule(storage, name)
     now = storage.now()
     slot = schedule.next_at
-    if slot <= now:  # paused for a while: what has passed is not the next one
+    if slot <= now:  # paused for a while: slots have passed
         slot = cron_of(schedule).next_after(now)
     if schedule.options.get("skip") != slot:
         storage.put_schedules([replace(schedule, options=schedule.options | {"skip": slot})])

@@ -1,8 +1,8 @@
-"""Subscribers: clients that want to know what became of jobs.
+"""Subscribers: clients that receive the outcomes of jobs.
 
-`app.client(name)` makes one. It shows that it lives every few seconds; one that is silent for `client_timeout`, a day
-unless you say otherwise, is forgotten with its subscriptions; should it come back, it wants them again. Every outcome
-is kept for it and delivered at least once: it comes again, to this process or to the next that goes by the name, until
+`app.client(name)` makes one. It sends a heartbeat every few seconds. The storage forgets a client that is silent for
+`client_timeout`, a day by default, together with its subscriptions; a client that comes back renews them. Outcomes are
+kept and delivered at least once: an outcome comes again, to this process or the next one with the client's name, until
 it is acknowledged.
 """
 
@@ -16,7 +16,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
-from packhorse.client.home import Home
+from packhorse.client.app_state import AppState
+from packhorse.client.async_bridge import AsyncBridge, async_twin
 from packhorse.client.job import JobHandle
 from packhorse.core.clock import SECOND, Duration, microseconds
 from packhorse.core.context import refuse_to_wait
@@ -32,34 +33,38 @@ Jobs = JobHandle[Any] | str | Iterable[JobHandle[Any] | str]
 """A job, its id, or several of them."""
 
 _End = tuple[str, int, int | None]
-"""One end of a job. It may be run again and end once more before anybody has looked: that is another end."""
+"""One end of a job. A job that is retried ends again, which is another outcome."""
 
 _PAGE = 100
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.5  # seconds between two looks at what has ended
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.5  # seconds between two reads of what has ended
 
 
 class Client:
-    """One subscriber. Processes that go by the same name are one client, and share its outcomes."""
+    """One subscriber. Processes that use the same name are one client, and share its outcomes."""
 
-    def __init__(self, app: Home, name: str | None = None) -> None:
-        from socket import gethostname  # which few programs need
+    def __init__(self, app: AppState, name: str | None = None) -> None:
+        from socket import gethostname  # few programs need it
 
         self._app = app
         self._is_named = name is not None
         self.id = new_id() if name is None else check_name(name, "client name")
         info = {"host": gethostname(), "pid": os.getpid()}
         self._info = ClientInfo(self.id, name or "", info)
-        self._wanted: set[str] = set()  # subscribed to here and not acknowledged
+        self._pending: set[str] = set()  # jobs subscribed to here and not acknowledged
         self._timeout = app.settings.client_timeout / SECOND
         self._closed = threading.Event()
         is_known = not self._is_named or any(client.id == self.id for client in app.storage.clients())
         self._join()
         if not is_known:
-            self._catch_up()
-        threading.Thread(target=self._live, name=f"packhorse-client-{self.id}", daemon=True).start()
+            self._resubscribe_if_forgotten()
+        threading.Thread(target=self._send_heartbeats, name=f"packhorse-client-{self.id}", daemon=True).start()
 
     def __repr__(self) -> str:
         return f"<Client {self.id}>"
+
+    @property
+    def _bridge(self) -> AsyncBridge:
+        return self._app.bridge
 
     def __enter__(self) -> Self:
         return self
@@ -76,34 +81,34 @@ class Client:
         await self.aclose()
 
     def close(self) -> None:
-        """Show no more signs of life, and end whoever waits for outcomes. A client with a name may come back within
-        `client_timeout` and finds all that ended meanwhile; one without goes at once."""
+        """Stop the heartbeats, and end the waiting for outcomes. A client with a name may come back within
+        `client_timeout` and finds all that ended meanwhile; one without a name is removed immediately."""
         self._stop()
         if not self._is_named:
-            with suppress(StorageError):  # then it will be forgotten a little later
+            with suppress(StorageError):  # it is forgotten after `client_timeout`
                 self._app.storage.leave_client(self.id)
 
     def leave(self) -> None:
-        """Close it for good: its subscriptions end, and jobs that only it held are kept no longer."""
+        """Close it for good: its subscriptions end, and the storage no longer keeps jobs for it."""
         self._stop()
         self._app.storage.leave_client(self.id)
 
     def _stop(self) -> None:
         self._closed.set()
-        if self in self._app._clients:
-            self._app._clients.remove(self)
+        if self in self._app.closables:
+            self._app.closables.remove(self)
 
     # --- subscribing ----------------------------------------------------------------------------------------------
 
     def subscribe(self, *jobs: Jobs) -> int:
-        """Want the outcomes of these jobs, which are kept until it has them. Answers how many of the jobs exist: an id
-        that no job has counts as 0, and so does that of a job which is gone.
+        """Subscribe to these jobs, which are kept until their outcomes are acknowledged. Return how many of the jobs
+        exist.
 
-        A job may end and go before anybody subscribes; `task.using(subscriber=client.id)` is there from the start.
+        A job may end and be removed before this call; `task.using(subscriber=client.id)` subscribes from the start.
         """
         found = 0
         for ids in _batches(_ids_of(jobs)):
-            self._wanted.update(ids)
+            self._pending.update(ids)
             try:
                 found += self._app.storage.subscribe(self.id, ids)
             except ClientNotFound:
@@ -112,15 +117,15 @@ class Client:
         return found
 
     def acknowledge(self, *jobs: Jobs) -> int:
-        """These outcomes are handled and need not come again. Answers how many of them had been kept for it."""
+        """Do not deliver these outcomes again. Return how many of them were kept for this client."""
         ids = _ids_of(jobs)
         handled = sum(self._app.storage.acknowledge(self.id, batch) for batch in _batches(ids))
-        self._wanted.difference_update(ids)
+        self._pending.difference_update(ids)
         return handled
 
     def outcomes(self, timeout: Duration | None = None, *, in_task: bool = False) -> Iterator[JobHandle[Any]]:
-        """The jobs that have ended, the oldest first, each once; waits for more until the client is closed, or until
-        none has come for `timeout`. What is not acknowledged comes again when this is called again. Inside a task it
+        """The jobs that have ended, the oldest first, each once; wait for more until the client is closed, or until
+        none has come for `timeout`. Jobs that are not acknowledged come again with the next call. Inside a task it
         raises WaitRefused, as `job.wait` does, unless the timeout is 0.
 
         >>> for job in client.outcomes(timeout=0): client.acknowledge(job)
@@ -139,8 +144,8 @@ class Client:
     def handle(
         self, function: Callable[[JobHandle[Any]], Any], timeout: Duration | None = None, *, in_task: bool = False
     ) -> int:
-        """Call `function` with each job that has ended, and acknowledge it when that returned; goes on as `outcomes`
-        does. An error ends it, and its job comes again. Answers how many were handled."""
+        """Call `function` with each job that has ended, and acknowledge the job after the call; wait for more as
+        `outcomes` does. An error ends it, and its job comes again. Return how many jobs were handled."""
         _check_callable(function)
         handled = 0
         for job in self.outcomes(timeout, in_task=in_task):
@@ -150,8 +155,8 @@ class Client:
         return handled
 
     def _fresh(self, shown: set[_End]) -> list[Job]:
-        """What has ended and was not shown yet; `shown` is brought up to date."""
-        # Shown ones that wait for their acknowledgement still come first, so there must be room behind them.
+        """The jobs that have ended and were not returned yet; updates `shown`."""
+        # Jobs that are not acknowledged yet come first, so read beyond them.
         found = self._app.storage.outcomes_for(self.id, limit=min(len(shown) + _PAGE, BATCH))
         fresh = [job for job in found if _end_of(job) not in shown]
         shown.intersection_update(map(_end_of, found))
@@ -160,13 +165,8 @@ class Client:
 
     # --- the same for coroutines ----------------------------------------------------------------------------------
 
-    async def asubscribe(self, *jobs: Jobs) -> int:
-        """`subscribe`, for coroutines."""
-        return await self._app._courier.call(self.subscribe, *jobs)
-
-    async def aacknowledge(self, *jobs: Jobs) -> int:
-        """`acknowledge`, for coroutines."""
-        return await self._app._courier.call(self.acknowledge, *jobs)
+    asubscribe = async_twin(subscribe)
+    aacknowledge = async_twin(acknowledge)
 
     async def aoutcomes(
         self, timeout: Duration | None = None, *, in_task: bool = False
@@ -178,7 +178,7 @@ class Client:
         shown: set[_End] = set()
         pauses = _Pauses(timeout)
         while not self._closed.is_set():
-            fresh = await self._app._courier.call(self._fresh, shown)
+            fresh = await self._bridge.call(self._fresh, shown)
             for job in fresh:
                 yield JobHandle.of(self._app, job, for_coroutine=True)
             pause = pauses.after(bool(fresh))
@@ -202,41 +202,36 @@ class Client:
             handled += 1
         return handled
 
-    async def aclose(self) -> None:
-        """`close`, for coroutines."""
-        await self._app._courier.call(self.close)
+    aclose = async_twin(close)
+    aleave = async_twin(leave)
 
-    async def aleave(self) -> None:
-        """`leave`, for coroutines."""
-        await self._app._courier.call(self.leave)
+    # --- the heartbeat --------------------------------------------------------------------------------------------
 
-    # --- being alive ----------------------------------------------------------------------------------------------
-
-    def _live(self) -> None:
+    def _send_heartbeats(self) -> None:
         pause = min(self._app.settings.heartbeat / SECOND, self._timeout / 3)
         while not self._closed.wait(pause):
             try:
                 self._beat()
             except StorageError as error:
-                _warn("client %s cannot show that it lives: %s", self.id, error)
+                _warn("client %s cannot write its heartbeat: %s", self.id, error)
 
     def _beat(self) -> None:
         silent_for = _seconds() - self._seen_at
         self._join()
         if silent_for > self._timeout:
-            self._want_again(list(self._wanted))
+            self._resubscribe(list(self._pending))
 
-    def _catch_up(self) -> None:
-        """One that comes back after it was forgotten wants again what it had subscribed to, and is told so."""
+    def _resubscribe_if_forgotten(self) -> None:
+        """Renew the subscriptions of a client that timed out before, and log it."""
         about = EventFilter(subject=Subject.CLIENT, owner=self.id)
         latest = self._app.storage.events(about, limit=2, newest_first=True)
         if [event.kind for event in latest] == [Kind.JOINED, Kind.TIMED_OUT]:
-            self._want_again((latest[1].data or {}).get("jobs", []))
+            self._resubscribe((latest[1].data or {}).get("jobs", []))
 
-    def _want_again(self, jobs: list[str]) -> None:
+    def _resubscribe(self, jobs: list[str]) -> None:
         found = self.subscribe(*jobs) if jobs else 0
-        told = f"the outcomes of {found} jobs come all the same, {len(jobs) - found} jobs are gone"
-        _warn("client %s was away for so long that it was forgotten: %s", self.id, told)
+        outcome = f"it subscribed again to {found} jobs, {len(jobs) - found} jobs are gone"
+        _warn("client %s was silent for so long that the storage forgot it: %s", self.id, outcome)
 
     def _join(self) -> None:
         self._app.storage.join_client(self._info)
@@ -244,7 +239,7 @@ class Client:
 
 
 class _Pauses:
-    """How long to sleep after each look: short at first, then longer, until none has come for `timeout`."""
+    """The seconds to sleep after each read: short at first, then longer, until none has come for `timeout`."""
 
     def __init__(self, timeout: Duration | None) -> None:
         self._timeout = None if timeout is None else microseconds(timeout, "timeout") / SECOND
@@ -255,7 +250,7 @@ class _Pauses:
         self._deadline = None if self._timeout is None else time.monotonic() + self._timeout
 
     def after(self, some_came: bool) -> float | None:
-        """Seconds to sleep now; None: no more."""
+        """The seconds to sleep now, or None at the end."""
         if some_came:
             self._restart()
             return 0.0
@@ -283,12 +278,12 @@ def _ids_of(jobs: Iterable[Jobs]) -> list[str]:
         elif isinstance(job, Iterable):
             ids += _ids_of(job)
         else:
-            raise BadValue(f"this is neither a job nor its id: {job!r}")
+            raise BadValue(f"expected a job or its id, not {job!r}")
     return ids
 
 
 def _check_callable(function: Any) -> None:
-    """Before the first outcome comes, which may be tomorrow."""
+    """Check now: the first outcome may come tomorrow."""
     if not callable(function):
         raise BadValue(f"handle takes a function that is called with each job, not {function!r}")
 
@@ -298,13 +293,13 @@ def _batches(ids: list[str]) -> Iterator[list[str]]:
 
 
 def _seconds() -> float:
-    """Seconds by a clock that goes on while the machine sleeps, where there is one."""
+    """Seconds by a clock that runs while the machine sleeps, where there is one."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()
 
 
 def _warn(text: str, *facts: object) -> None:
-    import logging  # takes longer to load than most that enqueue would like
+    import logging  # slow to import, and programs that only enqueue do not need it
 
     logging.getLogger("packhorse.subscriber").warning(text, *facts)

@@ -1,7 +1,7 @@
 """A task as users hold it: what `@app.task` makes of a function.
 
-It is still called as the function, here and now; `enqueue` and its kin make a job of the call instead. The async name
-of a method is its name with an `a` in front. Type checkers know the arguments and the result of each.
+Calling it still calls the function; `enqueue` and the like make a job of the call instead. The async name of a method
+is its name with an `a` in front. Type checkers know the arguments and the result of each.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 
-from packhorse.client.home import Home
+from packhorse.client.app_state import AppState
 from packhorse.client.hooks import check_callable
 from packhorse.client.job import JobHandle, aenqueue_job, enqueue_job
 from packhorse.client.job_builder import JobKeywords, JobTemplate, NewCall, delayed, refuse_connection, scheduled
@@ -27,42 +27,43 @@ Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 
 class Task(Generic[P, R]):
-    """A registered function. `P` are its arguments, `R` is its result, awaited if it is an `async def`."""
+    """A registered function. `P` are its arguments, `R` is its result; that of an `async def` is what it returns when
+    awaited."""
 
-    def __init__(self, app: Home, registered: RegisteredTask, template: JobTemplate) -> None:
+    def __init__(self, app: AppState, registered: RegisteredTask, template: JobTemplate) -> None:
         functools.update_wrapper(self, registered.function)
         self._app = app
         self._registered = registered
         self._template = template
         self._has_own_id = False  # did the caller choose the id?
-        self._connection: Any = None  # the caller's, if the jobs are to be part of his transaction
+        self._connection: Any = None  # the caller's own, if its transaction is to include the jobs
 
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Call the function itself, here and now; no job is made."""
+        """Call the function itself, without a job."""
         return self._registered.function(*args, **kwargs)
 
     @property
     def name(self) -> str:
-        """The name that it is registered under."""
+        """The name under which it is registered."""
         return self._registered.name
 
     @property
     def queue(self) -> str:
-        """The queue that its jobs wait in."""
+        """The queue of its jobs."""
         return self._template.blank.queue
 
     @property
     def options(self) -> TaskOptions:
-        """What it was registered with."""
+        """The options with which it was registered."""
         return self._registered.options
 
     def on_result(self, function: Handler) -> Handler:
-        """Have a function called in the worker after each job of this task has ended, with the job.
+        """Call a function in the worker after each job of this task has ended, with the job.
 
-        See `app.on_success` for what becomes of its errors.
+        `app.on_success` says what happens to its errors.
 
         >>> @send_notice.on_result
         ... def note(job): print(job.state)
@@ -71,11 +72,11 @@ class Task(Generic[P, R]):
         return function
 
     def using(self, **options: Unpack[JobKeywords]) -> Self:
-        """The same task with other options for the jobs that the copy enqueues.
+        """A copy of the task, with other options for the jobs that the copy enqueues.
 
-        With `connection`, your own to the database in which the jobs are, they are part of your transaction: they are
-        there if and when it commits. It may be one of psycopg or sqlite3, a SQLAlchemy Connection or Session, or
-        Django's `connection`.
+        With `connection`, your own to the database that holds the jobs, the jobs are part of your transaction: they
+        exist once it commits. It may be one of psycopg or sqlite3, a SQLAlchemy Connection or Session, or Django's
+        `connection`.
 
         >>> send_notice.using(priority=9, delay="10m").enqueue(user_id=1)
         """
@@ -87,14 +88,14 @@ class Task(Generic[P, R]):
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> NewCall[R]:
         """A call for `app.enqueue_many`."""
         if self._connection is not None:
-            refuse_connection({"connection": self._connection}, "hand it to enqueue_many(calls, connection=…)")
+            refuse_connection({"connection": self._connection}, "pass it to enqueue_many(calls, connection=…)")
         return NewCall(self._template.fill(args, kwargs), self._has_own_id)
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """Make a job of this call; a worker will run it.
+        """Make a job of this call, for a worker to run.
 
-        Raises BadArguments if they do not fit the function and its hints or cannot become JSON, PayloadTooLarge, and
-        NotUnique if the task is unique and rejects twins.
+        Raises BadArguments if the arguments do not fit the function and its type hints or cannot become JSON,
+        PayloadTooLarge, and NotUnique if the task is unique and rejects duplicates.
         """
         return enqueue_job(self._app, self._template.fill(args, kwargs), self._connection, has_own_id=self._has_own_id)
 
@@ -105,22 +106,22 @@ class Task(Generic[P, R]):
         )
 
     def enqueue_at(self, at: datetime, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """Make a job of this call that runs at a moment, a datetime with a time zone; if it is past, now."""
+        """Make a job of this call that runs at a moment, a datetime with a time zone; if it has passed, now."""
         return enqueue_job(
             self._app, scheduled(self._template.fill(args, kwargs), at), self._connection, has_own_id=self._has_own_id
         )
 
     def enqueue_unique(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """Make a job of this call unless one with the same arguments waits: then that one, with `is_new` False.
+        """Make a job of this call unless one with the same arguments waits: then return that one, with `is_new` False.
 
-        A task with a `unique` option of its own goes by that.
+        A task with a `unique` option of its own follows that option.
         """
         return enqueue_job(
             self._app, self._template.made_unique().fill(args, kwargs), self._connection, has_own_id=self._has_own_id
         )
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """`enqueue`, for coroutines; many at once share one write."""
+        """`enqueue`, for coroutines; concurrent calls share one write."""
         self._refuse_connection()
         return await aenqueue_job(self._app, self._template.fill(args, kwargs), has_own_id=self._has_own_id)
 
@@ -176,9 +177,9 @@ AnyTask = TypeVar("AnyTask", bound=Task[..., Any])
 
 
 class TaskDecorator(Protocol):
-    """What `@app.task(...)` with options gives: it makes a task of a function."""
+    """What `@app.task(...)` with options returns: it makes a task of a function."""
 
-    @overload  # one that takes the running job first, which is none of the arguments
+    @overload  # a function whose first parameter is the running job, which callers do not pass
     def __call__(  # type: ignore[overload-overlap]
         self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /
     ) -> CoroutineTask[P, R]: ...
@@ -186,7 +187,7 @@ class TaskDecorator(Protocol):
     @overload
     def __call__(self, function: Callable[Concatenate[JobContext, P], R], /) -> PlainTask[P, R]: ...
 
-    @overload  # a coroutine function fits both, and the first is meant
+    @overload  # a coroutine function matches this one and the next; this one is right
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> CoroutineTask[P, R]: ...  # type: ignore[overload-overlap]
 
     @overload
@@ -194,9 +195,9 @@ class TaskDecorator(Protocol):
 
 
 class ScheduleDecorator(Protocol):
-    """What `@app.schedule(...)` gives: it takes a task, or makes one of a function, and schedules it."""
+    """What `@app.schedule(...)` returns: it takes a task, or makes one of a function, and schedules it."""
 
-    @overload  # a task can be called too, and the first is meant
+    @overload  # a task is a callable too; this one is right
     def __call__(self, task: AnyTask, /) -> AnyTask: ...  # type: ignore[overload-overlap]
 
     @overload
@@ -206,7 +207,7 @@ class ScheduleDecorator(Protocol):
     def __call__(self, task: Callable[P, R], /) -> PlainTask[P, R]: ...
 
 
-def task_handle(app: Home, registered: RegisteredTask, template: JobTemplate) -> Task[..., Any]:
+def task_handle(app: AppState, registered: RegisteredTask, template: JobTemplate) -> Task[..., Any]:
     """The handle that fits the kind of function."""
     kind = CoroutineTask if inspect.iscoroutinefunction(registered.function) else PlainTask
     return kind(app, registered, template)

@@ -56,7 +56,7 @@ class OperatorActions:
         QueueNotFound as `check` does."""
         job = self._reader.stored(job_id)
         self.check(action, new_queue_hint=new_queue_hint)
-        action.apply_to_one(JobHandle[Any](self._app, job_id), by=self._by)
+        action.apply_to_one(JobHandle[Any](self._app._state, job_id), by=self._by)
         self._glance.forget()
         return job
 
@@ -122,7 +122,7 @@ class OperatorActions:
     def copy(self, job_id: str, args: Mapping[str, Any] | None, options: Mapping[str, Any]) -> JobHandle[Any]:
         """Enqueue a copy of this job; masked values in `args` stand for the stored ones."""
         job = self._reader.stored(job_id)
-        handle: JobHandle[Any] = JobHandle.of(self._app, job)
+        handle: JobHandle[Any] = JobHandle.of(self._app._state, job)
         new_args = None if args is None else unmasked(dict(args), msgspec.json.decode(job.args))
         if new_args is not None:  # an exact copy needs no more permission than a retry
             self._require_task(job.task)

@@ -27,6 +27,7 @@ from packhorse.storage.records import (
     Count,
     FailureGroup,
     Filter,
+    Health,
     LogLine,
     Page,
     Point,
@@ -37,6 +38,7 @@ from packhorse.storage.records import (
     TaskInfo,
     WorkerInfo,
 )
+from packhorse.storage.transfer import Move
 from packhorse.web.departures import Departure
 from packhorse.web.glance import Glance
 from packhorse.web.history import History
@@ -211,7 +213,7 @@ class Reader:
     def why(self, job_id: str, span: Callable[[int], str] = span_text) -> str:
         """Why the job is where it is, in a clause; `span` says how a duration is written."""
         self.stored(job_id)
-        return self._redaction.text(JobHandle(self._app, job_id).why(span=span)) or ""
+        return self._redaction.text(JobHandle(self._app._state, job_id).why(span=span)) or ""
 
     def log_lines(self, job_id: str, after: int, limit: int) -> list[LogLine]:
         self.stored(job_id)
@@ -244,6 +246,12 @@ class Reader:
         return self._redaction.hides((argument,), self._redaction.names(task))
 
     # --- around them ----------------------------------------------------------------------------------------------
+
+    def health(self) -> Health:
+        return self._glance.health()
+
+    def move(self) -> Move | None:
+        return self._glance.move()
 
     def queues(self) -> list[QueueInfo]:
         return [queue for queue in self._glance.queues() if self._operator.sees(queue.name)]

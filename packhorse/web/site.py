@@ -47,7 +47,7 @@ class Site:
     @functools.cached_property
     def working_storage(self) -> Storage:
         """The storage for workers elsewhere: with connections of their own, which no slow page takes from them."""
-        return self.app._another_storage()
+        return self.app._state.open_another_storage()
 
     def connections(self) -> list[tuple[int, int]]:
         """Of this server: those for pages, and those for workers elsewhere."""

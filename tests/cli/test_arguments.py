@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from packhorse.cli.arguments import fitted, named_only, read_given
-from packhorse.cli.failing import CommandError
+from packhorse.cli.errors import CommandError
 from packhorse.core.codec import Signature
 from packhorse.core.errors import BadArguments
 

@@ -7,7 +7,7 @@ import re
 import click
 import pytest
 
-from packhorse.cli.failing import ExitCode
+from packhorse.cli.errors import ExitCode
 from packhorse.cli.main import COMMANDS, cli
 from packhorse.monitor.filters import FILTER_WORDS
 from tests.children import ROOT

@@ -302,7 +302,9 @@ def test_looking_imports_no_code_of_the_users_and_nothing_it_does_not_need(yard:
     assert "imported" not in result.stderr
     unwanted = {"jobs", "starlette", "uvicorn", "jinja2", "asyncio", "packhorse.worker", "packhorse.foreman"}
     assert unwanted.isdisjoint(imported)
-    assert {"packhorse.cli.sending", "packhorse.cli.steering", "click.shell_completion"}.isdisjoint(imported)
+    assert {"packhorse.cli.commands.enqueue", "packhorse.cli.commands.actions", "click.shell_completion"}.isdisjoint(
+        imported
+    )
 
 
 def test_the_entry_point_is_the_function_that_pyproject_names():

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from packhorse.client.announcements import Announced, known_task
+from packhorse.client.announcements import AnnouncedTasks, announced_task
 from packhorse.client.app import Packhorse
 from packhorse.core.clock import MINUTE, SECOND
 from packhorse.core.task import TaskOptions, Unique
@@ -70,7 +70,7 @@ def test_what_was_announced_is_read_back_as_it_was(storage: Memory):
     app = worker_of(storage, queue="reports", priority=3, isolate=True, persistent=True, unique=unique, **limits)
 
     (task,) = storage.tasks()
-    known = known_task(task, TaskOptions())
+    known = announced_task(task, TaskOptions())
 
     assert known is not None
     assert known.options == app.registry.get("report").options
@@ -82,7 +82,7 @@ def test_every_kind_of_uniqueness_is_read_back(storage: Memory, unique: Any):
     app = worker_of(storage, unique=unique)
     (task,) = storage.tasks()
 
-    known = known_task(task, TaskOptions())
+    known = announced_task(task, TaskOptions())
 
     assert known is not None
     assert known.options.unique == app.registry.get("report").options.unique
@@ -90,7 +90,7 @@ def test_every_kind_of_uniqueness_is_read_back(storage: Memory, unique: Any):
 
 @pytest.mark.parametrize("options", [{}, {"priority": "high"}, {"priority": 1, "max_attempts": 1}, {"unique": []}])
 def test_an_announcement_that_cannot_be_read_counts_for_nothing(options: dict[str, Any]):
-    assert known_task(TaskInfo("report", "report", options, announced_at=1), TaskOptions()) is None
+    assert announced_task(TaskInfo("report", "report", options, announced_at=1), TaskOptions()) is None
 
 
 def test_a_job_by_name_takes_the_options_that_workers_announced(storage: Memory):
@@ -164,7 +164,7 @@ def announced(name: str, **options: Any) -> TaskInfo:
 def test_an_announcement_is_believed_for_five_minutes():
     now = 0.0
     asked = Asked(announced("report", priority=2))
-    known = Announced(asked, TaskOptions(), lambda: now)
+    known = AnnouncedTasks(asked, TaskOptions(), lambda: now)
 
     answers = []
     for now in (0.0, 1.0, 299.0, 300.0):  # noqa: B007
@@ -178,7 +178,7 @@ def test_an_announcement_is_believed_for_five_minutes():
 def test_an_unknown_name_is_asked_for_again_after_five_seconds():
     now = 0.0
     asked = Asked()
-    known = Announced(asked, TaskOptions(), lambda: now)
+    known = AnnouncedTasks(asked, TaskOptions(), lambda: now)
     first = known.get("report")
     asked.tasks = [announced("report")]
 

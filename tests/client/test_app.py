@@ -271,7 +271,7 @@ def test_arguments_are_a_dict_or_a_list(app: Packhorse, strict: Packhorse, args:
 
 
 def test_the_arguments_of_an_unknown_task_need_names(app: Packhorse):
-    with pytest.raises(BadArguments, match="the arguments of elsewhere need names: its function is not known here"):
+    with pytest.raises(BadArguments, match="the arguments of elsewhere need names: its function is unknown here"):
         app.enqueue("elsewhere", [7])
     with pytest.raises(BadArguments, match="the names of arguments are text, not 7"):
         app.enqueue("elsewhere", {7: "seven"})  # type: ignore[dict-item]
@@ -602,15 +602,15 @@ def test_an_unavailable_storage_fails_every_async_caller_at_once():
     assert app.count() == sum(not isinstance(answer, StorageUnavailable) for answer in answers)
 
 
-def test_all_enqueueing_goes_through_one_place(strict: Packhorse, monkeypatch: pytest.MonkeyPatch):
+def test_all_enqueueing_is_one_operation_of_the_storage(strict: Packhorse, monkeypatch: pytest.MonkeyPatch):
     seen: list[NewJob] = []
-    submit = strict._submit
+    enqueue_batch = strict.storage.enqueue
 
-    def noted(new_jobs: list[NewJob], connection: Any = None) -> list[Enqueued]:
+    def noted(new_jobs: list[NewJob]) -> list[Enqueued]:
         seen.extend(new_jobs)
-        return submit(new_jobs, connection)
+        return enqueue_batch(new_jobs)
 
-    monkeypatch.setattr(strict, "_submit", noted)
+    monkeypatch.setattr(strict.storage, "enqueue", noted)
     call: NewCall[Any] = strict.call("send_notice", [1])
 
     async def enqueue() -> None:
@@ -626,12 +626,12 @@ def test_all_enqueueing_goes_through_one_place(strict: Packhorse, monkeypatch: p
 
 
 @pytest.mark.parametrize("id", [None, 5, b"x", ["a"]])
-def test_what_is_no_id_is_refused_before_the_storage_sees_it(app: Packhorse, id: Any):
+def test_an_invalid_id_is_rejected_before_the_storage_sees_it(app: Packhorse, id: Any):
     for get in (app.get, app.get_or_none):
-        with pytest.raises(BadValue, match="the id of a job is text"):
+        with pytest.raises(BadValue, match="the id of a job must be text"):
             get(id)
     for aget in (app.aget, app.aget_or_none):
-        with pytest.raises(BadValue, match="the id of a job is text"):
+        with pytest.raises(BadValue, match="the id of a job must be text"):
             asyncio.run(aget(id))
 
 

@@ -169,10 +169,10 @@ def test_for_coroutines_it_runs_in_a_thread_and_once(app: Packhorse):
 
 
 @pytest.mark.parametrize("wrong", [lambda new, call: new, lambda new, call: call(new) and None])
-def test_one_that_does_not_hand_the_job_on_is_told_so(app: Packhorse, wrong: Any):
+def test_middleware_must_pass_the_job_on(app: Packhorse, wrong: Any):
     app.enqueue_middleware(wrong)
 
-    with pytest.raises(PackhorseError, match="did not hand the job on - end it with `return call\\(new\\)`"):
+    with pytest.raises(PackhorseError, match="did not pass the job on - end it with `return call\\(new\\)`"):
         app.enqueue("send")
 
 

@@ -183,7 +183,7 @@ def test_a_handle_shows_itself(app: Packhorse, send: Task[..., Any]):
 
     assert repr(job) == f"<Job {job.id} send_notice>"
     assert repr(app.get(job.id)) == f"<Job {job.id} send_notice queued>"
-    assert repr(JobHandle(app, "x")) == "<Job x>"
+    assert repr(JobHandle(app._state, "x")) == "<Job x>"
 
 
 def test_a_job_that_is_gone_is_not_found(send: Task[..., Any]):
@@ -531,22 +531,22 @@ REFUSED: list[tuple[str, Callable[[JobHandle[Any]], object], str]] = [
     (
         "completed",
         lambda job: job.force_start(),
-        "cannot force start job X: it is completed - what it did is done; a copy of it is a new job",
+        "cannot force start job X: it is completed - it has done its work; to run it again, copy it",
     ),
     (
         "completed",
         lambda job: job.set_priority(2),
-        "cannot set the priority of job X: it is completed - it has ended, and has no place in line any more",
+        "cannot set the priority of job X: it is completed - it has ended and no longer waits",
     ),
     (
         "completed",
         lambda job: job.retry(),
-        "cannot retry job X: it is completed - what it did is done; a copy of it is a new job",
+        "cannot retry job X: it is completed - it has done its work; to run it again, copy it",
     ),
     (
         "queued",
         lambda job: job.retry(),
-        "cannot retry job X: it is queued - it waits in line already; force start makes it the next",
+        "cannot retry job X: it is queued - it is queued already; force start runs it next",
     ),
     ("reserved", lambda job: job.retry(), "cannot retry job X: it is reserved - a worker has it already"),
     (
@@ -585,7 +585,7 @@ def test_a_refused_step_says_why_and_what_to_do(
 )
 def test_a_job_that_is_gone_cannot_be_steered(app: Packhorse, step: Callable[[JobHandle[Any]], object]):
     with pytest.raises(JobNotFound, match="there is no job nowhere"):
-        step(JobHandle(app, "nowhere"))
+        step(JobHandle(app._state, "nowhere"))
 
 
 @pytest.mark.parametrize("priority", [0, 11, 2.5, "high", True])

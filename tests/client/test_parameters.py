@@ -17,8 +17,8 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
+from packhorse.client.announcements import Parameter, Parameters, parameters_of, signature_of
 from packhorse.client.app import Packhorse
-from packhorse.client.parameters import Parameter, Parameters, parameters_of, signature_of
 from packhorse.core.codec import Signature, encode_args
 from packhorse.core.errors import BadArguments
 from packhorse.storage.memory import Memory

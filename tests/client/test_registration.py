@@ -12,7 +12,7 @@ import pytest
 
 from packhorse.client.announcements import announce
 from packhorse.client.app import Packhorse
-from packhorse.client.earlier_jobs import settle_earlier_jobs
+from packhorse.client.earlier_jobs import update_earlier_jobs
 from packhorse.client.job import JobHandle
 from packhorse.conformance.builders import FAILURE
 from packhorse.core.clock import SECOND
@@ -221,7 +221,7 @@ def test_who_comes_second_writes_nothing_for_what_is_settled(storage: Storage, m
     stranger = Packhorse(storage)
     stranger.enqueue_many([stranger.call("charge"), stranger.call("charge", queue="mine"), stranger.call("charge")])
     told = app_with(storage, priority=5, queue="money").announcements()
-    settle_earlier_jobs(storage, told)
+    update_earlier_jobs(storage, told)
     writes = count_calls(storage, "set_queue", monkeypatch)
 
     announce(storage, told)

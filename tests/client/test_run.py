@@ -172,7 +172,7 @@ def test_a_prompt_has_no_file_to_hand_to_workers(tmp_path: Path):
     code, _, err = ran(tmp_path, "-i", typed=typed)
 
     assert code == 0
-    assert "app.run() cannot tell its workers which app to import" in err
+    assert "app.run() found no module from which its workers can import the app" in err
     assert "it was called at a prompt" in err
 
 
@@ -187,14 +187,14 @@ def app() -> Iterator[Packhorse]:
 
 def test_in_a_worker_it_does_nothing(app: Packhorse, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PACKHORSE_WORKER", "w1")
-    monkeypatch.setattr(run, "run_crew", lambda *words: pytest.fail("it ran"))
+    monkeypatch.setattr(run, "run_work_command", lambda *words: pytest.fail("it ran"))
 
     app.run()
 
 
 def test_in_a_module_that_is_imported_it_does_nothing(app: Packhorse, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("PACKHORSE_WORKER", raising=False)
-    monkeypatch.setattr(run, "run_crew", lambda *words: pytest.fail("it ran"))
+    monkeypatch.setattr(run, "run_work_command", lambda *words: pytest.fail("it ran"))
 
     exec(
         compile("app.run()", "shop.py", "exec"), {"__name__": "shop", "__spec__": ModuleSpec("shop", None), "app": app}
@@ -204,9 +204,9 @@ def test_in_a_module_that_is_imported_it_does_nothing(app: Packhorse, monkeypatc
 def test_a_storage_that_lives_here_alone_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("PACKHORSE_WORKER", raising=False)
 
-    with pytest.raises(BadValue, match="lives in one process only"):
+    with pytest.raises(BadValue, match="one process only"):
         Packhorse("memory://").run()
-    with pytest.raises(BadValue, match="cannot hand a storage object"):
+    with pytest.raises(BadValue, match="cannot pass a storage object"):
         Packhorse(open_storage("memory://")).run()
 
 
@@ -266,7 +266,7 @@ def test_a_password_is_not_shown_on_the_command_line(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(run, "_run", lambda command: commands.append(command) or 0)
     for url in ("sqlite:///jobs.db", "postgresql://shop:hunter2@db/jobs"):
         app = Packhorse(url)
-        run.run_crew("shop:app", app.settings, {"burst": True, "max": 2, "min": None})
+        run.run_work_command("shop:app", app.settings, {"burst": True, "max": 2, "min": None})
 
     parent = ["--parent", str(os.getpid())]
     assert [command[2:] for command in commands] == [

@@ -151,8 +151,8 @@ def test_a_module_that_is_loaded_again_replaces_its_schedules(app: Packhorse):
     [
         ({"missed": "two"}, "missed must be 'one' or 'none' or 'all', not 'two'"),
         ({"overlap": "maybe"}, "overlap must be 'allow' or 'skip', not 'maybe'"),
-        ({"delay": 5}, "a schedule takes no delay - its cron text says when"),
-        ({"at": None}, "a schedule takes no at - its cron text says when"),
+        ({"delay": 5}, "a schedule takes no delay - its cron expression says when"),
+        ({"at": None}, "a schedule takes no at - its cron expression says when"),
         ({"subscriber": "me"}, "a schedule takes no subscriber"),
         ({"tz": "Europe/Atlantis"}, "time zone 'Europe/Atlantis' is not known"),
     ],

@@ -149,8 +149,8 @@ def test_jobs_may_be_given_in_any_form(app: Packhorse, client: Client):
     assert client.subscribe(one, two.id, [three, four.id], "unknown") == 4
 
 
-def test_what_is_no_job_is_refused(client: Client):
-    with pytest.raises(BadValue, match="this is neither a job nor its id: 7"):
+def test_anything_but_a_job_is_rejected(client: Client):
+    with pytest.raises(BadValue, match="expected a job or its id, not 7"):
         client.subscribe(7)  # type: ignore[arg-type]
 
 
@@ -315,12 +315,12 @@ class Faltering(Memory):
         super().join_client(client)
 
 
-def test_a_storage_that_is_away_does_not_end_the_signs_of_life(clock: ManualClock, caplog: pytest.LogCaptureFixture):
+def test_a_storage_that_is_away_does_not_end_the_heartbeats(clock: ManualClock, caplog: pytest.LogCaptureFixture):
     storage = Faltering(clock)
     with lively(storage) as app, caplog.at_level(logging.WARNING, "packhorse.subscriber"):
         app.client("billing")
         storage.is_away = True
-        until(lambda: "client billing cannot show that it lives: away" in caplog.text)
+        until(lambda: "client billing cannot write its heartbeat: away" in caplog.text)
 
         clock.turn(5)
         storage.is_away = False
@@ -328,7 +328,7 @@ def test_a_storage_that_is_away_does_not_end_the_signs_of_life(clock: ManualCloc
         until(lambda: storage.clients()[0].beat_at == clock())
 
 
-def test_a_client_that_slept_too_long_subscribes_anew(
+def test_a_client_that_slept_too_long_subscribes_again(
     app: Packhorse, storage: Memory, client: Client, monkeypatch: pytest.MonkeyPatch
 ):
     job, handled = app.enqueue("send"), app.enqueue("send", queue="other")
@@ -344,7 +344,7 @@ def test_a_client_that_slept_too_long_subscribes_anew(
     assert now_there(client) == [job]
 
 
-def test_a_client_that_was_forgotten_is_told_what_it_missed_and_gets_it(
+def test_a_client_that_was_forgotten_logs_it_and_gets_its_outcomes(
     app: Packhorse, storage: Memory, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ):
     app.client("shop").close()
@@ -358,7 +358,7 @@ def test_a_client_that_was_forgotten_is_told_what_it_missed_and_gets_it(
     with caplog.at_level(logging.WARNING, "packhorse.subscriber"):
         back = app.client("shop")
 
-    assert "the outcomes of 1 jobs come all the same, 1 jobs are gone" in caplog.text
+    assert "it subscribed again to 1 jobs, 1 jobs are gone" in caplog.text
     assert now_there(back) == [job]
     caplog.clear()
     app.client("shop")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from packhorse import BadArguments, BadValue, Job, JobContext, JobHandle, Packhorse, Worker
-from packhorse.client.parameters import parameters_of
+from packhorse.client.announcements import parameters_of
 from packhorse.testing import testing
 from tests.children import PATIENCE, ROOT
 

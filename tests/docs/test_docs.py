@@ -93,7 +93,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The program of docs/tasks.md, run on a storage in memory whose clock can be turned; `clock` is that clock."""
     turned = ManualClock(clock.now())
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("packhorse.client.home.open_storage", lambda url: open_storage("memory://", now=turned))
+    monkeypatch.setattr("packhorse.client.app_state.open_storage", lambda url: open_storage("memory://", now=turned))
     names: dict[str, Any] = {"__name__": "tasks_page", "clock": turned}
     exec(compile(python_in("docs/tasks.md"), "docs/tasks.md", "exec"), names)
     return names

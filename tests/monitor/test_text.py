@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from packhorse.cli.operation_times import milliseconds
+from packhorse.cli.commands.stats import milliseconds
 from packhorse.core.clock import DAY, HOUR
 from packhorse.monitor.text import count_text, pause_text, per_second_text, rate_text, significant, size_text
 from packhorse.storage.records import QueueInfo

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.storage import statements
+from packhorse.storage import sql
+from packhorse.storage.sql.statements import load_migrations, load_statements
 from packhorse.storage.sqlite.schema import MIGRATIONS, prepare
 from packhorse.storage.sqlite.statements import SQL
-from packhorse.storage.statements import load_migrations, load_statements
 
-SQLITE = Path(statements.__file__).parent / "sqlite"
-SHARED = Path(statements.__file__).parent / "sql"
+SHARED = Path(sql.__file__).parent
+SQLITE = SHARED.parent / "sqlite"
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from packhorse.cli.fakedata import Shop
+from packhorse.cli.commands.fakedata import Shop
 from packhorse.conformance.estate import as_left, assert_same, everything, furnish
 from packhorse.core.clock import MINUTE, SECOND, ManualClock
 from packhorse.storage import open_storage

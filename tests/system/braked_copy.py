@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from packhorse.cli import moving
+from packhorse.cli.commands import copy_store
 from packhorse.cli.main import main
 from packhorse.storage.copy_store import Progress, copy_storage
 
@@ -23,7 +23,7 @@ def braked_after(rows: int) -> None:
     def copy_with_a_brake(*ends: Any, **options: Any) -> dict[str, int]:
         return copy_storage(*ends, **{**options, "tell": stop})
 
-    moving.copy_storage = copy_with_a_brake
+    copy_store.copy_storage = copy_with_a_brake
 
 
 if __name__ == "__main__":

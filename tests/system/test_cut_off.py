@@ -19,9 +19,9 @@ from packhorse.core.clock import ManualClock
 from packhorse.core.errors import StorageUnavailable
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.mysql import database as mysql_database
-from packhorse.storage.mysql import link as mysql_link
+from packhorse.storage.mysql.connection import MySQLConnection
 from packhorse.storage.postgres import database as postgres_database
-from packhorse.storage.postgres import link as postgres_link
+from packhorse.storage.postgres.connection import PostgresConnection
 from tests.storage.conftest import ADDRESSES, chosen_storages, give_back
 from tests.system.world import BY_NAME, fill
 
@@ -46,11 +46,11 @@ class Scissors:
         self.left = 0
 
     def between(self, send: Callable[..., Any], cut: Callable[[Any], None]) -> Callable[..., Any]:
-        def sent(link: Any, *args: Any, **options: Any) -> Any:
+        def sent(connection: Any, *args: Any, **options: Any) -> Any:
             self.left -= 1
             if self.left == 0:
-                cut(link)
-            return send(link, *args, **options)
+                cut(connection)
+            return send(connection, *args, **options)
 
         return sent
 
@@ -61,19 +61,19 @@ def scissors(monkeypatch: pytest.MonkeyPatch) -> Scissors:
     for database in (mysql_database, postgres_database):
         monkeypatch.setattr(database, "MADE_AGAIN", frozenset())
     for owner, name, cut in (
-        *((postgres_link.Link, name, _cut_postgres) for name in ("execute", "executemany", "begin")),
-        (mysql_link.Link, "_send", _cut_mysql),
+        *((PostgresConnection, name, _cut_postgres) for name in ("execute", "executemany", "begin")),
+        (MySQLConnection, "_send", _cut_mysql),
     ):
         monkeypatch.setattr(owner, name, scissors.between(getattr(owner, name), cut))
     return scissors
 
 
-def _cut_postgres(link: postgres_link.Link) -> None:
-    link.connection.pgconn.finish()
+def _cut_postgres(connection: PostgresConnection) -> None:
+    connection.driver.pgconn.finish()
 
 
-def _cut_mysql(link: mysql_link.Link) -> None:
-    link.connection._force_close()
+def _cut_mysql(connection: MySQLConnection) -> None:
+    connection.driver._force_close()
 
 
 class Tables:

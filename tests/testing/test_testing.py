@@ -77,7 +77,7 @@ def test_clients_that_were_made_in_the_block_are_closed_with_it(app: Packhorse):
     with testing(app):
         client = app.client("billing")
 
-    assert client not in app._clients
+    assert client not in app._state.closables
     assert list(client.outcomes()) == []
 
 
@@ -734,7 +734,7 @@ def test_it_doubles(packhorse_testing):
     assert job.result == 6
 
 def test_it_ends_with_the_test():
-    assert app._storage is None
+    assert app._state._storage is None
 """,
     )
 
@@ -777,13 +777,13 @@ def test_a_job_in_a_transaction_of_the_users_own_is_there_at_once():
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_who_waits_for_a_job_that_nobody_has_run_is_told_to_drain(app: Packhorse, t: Rehearsal, is_async: bool):
+def test_waiting_for_a_job_that_has_not_run_says_to_drain(app: Packhorse, t: Rehearsal, is_async: bool):
     @app.task
     def send() -> None: ...
 
     job = send.enqueue()
 
-    with pytest.raises(WaitTimeout, match=r"no worker runs beside the test.* - run it first: drain\(\)"):
+    with pytest.raises(WaitTimeout, match=r"no worker runs - run the job first: drain\(\)"):
         asyncio.run(job.aresult(timeout=0)) if is_async else job.wait(timeout=0)
 
 

@@ -10,16 +10,17 @@ from markupsafe import escape
 from starlette.testclient import TestClient
 
 from packhorse import Packhorse
-from packhorse.core.clock import DAY, SECOND, to_datetime
+from packhorse.core.clock import DAY, HOUR, SECOND, to_datetime
 from packhorse.core.event import Kind
 from packhorse.core.ids import new_id
 from packhorse.core.job import NewJob, Reason, State
 from packhorse.core.outcome import Failed, Failure
 from packhorse.core.settings import mask_url
+from packhorse.monitor import health
 from packhorse.storage.records import EventFilter, Filter, Health, LogLine, Retention
 from packhorse.web.application import Application
 from packhorse.web.glance import Glance
-from packhorse.web.pages import DEEDS, PAGES, banners
+from packhorse.web.pages import DEEDS, PAGES
 from packhorse.web.security.operator import Role
 from tests.cli.yard import WORKER, Yard
 from tests.unchecked import unchecked
@@ -605,28 +606,28 @@ def test_who_heard_of_a_change_gets_no_page_from_before_it(web: TestClient, yard
 
 
 def test_a_queue_that_no_worker_serves_is_told_as_that(web: TestClient, yard: Yard, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(banners, "_BEHIND", -1)  # no job need wait for a minute
+    monkeypatch.setattr(health.Facts, "wait", lambda *_: HOUR)
     yard.join()
     yard.add(queue="forgotten")
 
     shown = web.get("/jobs", headers=HTML).text
 
-    assert "No worker serves forgotten." in shown
+    assert "No running worker serves forgotten." in shown
     assert "falling behind" not in shown
 
 
 def test_many_queues_that_no_worker_serves_are_told_as_one(
     web: TestClient, yard: Yard, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(banners, "_BEHIND", -1)
+    monkeypatch.setattr(health.Facts, "wait", lambda *_: HOUR)
     yard.join()
     for number in range(5):
         yard.add(queue=f"tenant-{number}")
 
     shown = web.get("/jobs", headers=HTML).text
 
-    assert shown.count("No worker serves") == 1
-    assert "No worker serves 5 queues." in shown
+    assert shown.count("No running worker serves") == 1
+    assert "No running worker serves 5 queues." in shown
     assert "tenant-0, tenant-1, tenant-2 …" in shown
 
 

@@ -16,9 +16,8 @@ from pymysql.constants import CLIENT
 
 from packhorse.core import clock
 from packhorse.storage.mysql.address import Address, trusting
-from packhorse.storage.mysql.link import Link
-from packhorse.storage.mysql.transaction import Transaction
-from packhorse.storage.mysql.trouble import (
+from packhorse.storage.mysql.connection import MySQLConnection
+from packhorse.storage.mysql.driver_errors import (
     LOST_RACES,
     code_of,
     is_lost,
@@ -28,9 +27,10 @@ from packhorse.storage.mysql.trouble import (
     refuse_others,
     translate,
 )
+from packhorse.storage.mysql.transaction import Transaction
 from packhorse.storage.pool import Pool
-from packhorse.storage.sql.dialect import Dialect
-from packhorse.storage.sql.served import MADE_AGAIN
+from packhorse.storage.sql.server import MADE_AGAIN
+from packhorse.storage.sql.statements import Dialect
 
 R = TypeVar("R")
 
@@ -72,7 +72,7 @@ class Database:
         address: Address,
         sql: Mapping[str, str],
         dialect: Dialect,
-        prepare: Callable[[Link], None],
+        prepare: Callable[[MySQLConnection], None],
         now: clock.Now | None,
         after_commit: Callable[[Transaction], None],
     ) -> None:
@@ -98,8 +98,8 @@ class Database:
     def write(self, name: str, work: Callable[[Transaction], R]) -> R:
         """Do `work` in a transaction, committed when this returns; all of it or nothing."""
 
-        def once(link: Link) -> tuple[R, Transaction]:
-            tx = self._begin(link)
+        def once(connection: MySQLConnection) -> tuple[R, Transaction]:
+            tx = self._begin(connection)
             result = work(tx)
             tx.commit()
             return result, tx
@@ -108,32 +108,32 @@ class Database:
         self._after_commit(tx)
         return result
 
-    def _begin(self, link: Link) -> Transaction:
+    def _begin(self, connection: MySQLConnection) -> Transaction:
         """With the time, and the mark of a move; whoever puts one there waits until this transaction has ended."""
-        _, answer = link.script(["START TRANSACTION", self._sql["share_writing"]])
+        _, answer = connection.script(["START TRANSACTION", self._sql["share_writing"]])
         ((mark, now),) = answer.rows
-        return Transaction(link, int(now) if self._now is None else self._now(), mark)
+        return Transaction(connection, int(now) if self._now is None else self._now(), mark)
 
     def read(self, name: str, sql: str, values: Sequence[Any] = ()) -> list[Any]:
         """All rows of one query, as of one moment."""
-        return self._repeatedly(name, lambda link: link.rows(sql, values))
+        return self._repeatedly(name, lambda connection: connection.rows(sql, values))
 
-    def read_with(self, name: str, work: Callable[[Link], R]) -> R:
+    def read_with(self, name: str, work: Callable[[MySQLConnection], R]) -> R:
         """Several statements on one connection, each for itself."""
         return self._repeatedly(name, work)
 
-    def _repeatedly(self, name: str, work: Callable[[Link], R]) -> R:
+    def _repeatedly(self, name: str, work: Callable[[MySQLConnection], R]) -> R:
         asked_at = time.perf_counter()
         for left in reversed(range(TRIES)):
-            link: Link | None = None
+            connection: MySQLConnection | None = None
             try:
-                with self.lent() as link:
+                with self.lent() as connection:
                     began_at = time.perf_counter()
-                    result = work(link)
+                    result = work(connection)
                 self.meter.record(name, began_at - asked_at, time.perf_counter() - began_at)
                 return result
             except (pymysql.Error, OverflowError, UnicodeEncodeError, OSError) as error:
-                is_unknown = link is not None and name in MADE_AGAIN and is_lost(error)
+                is_unknown = connection is not None and name in MADE_AGAIN and is_lost(error)
                 if not left or not (is_unknown or code_of(error) in LOST_RACES):
                     raise self.told(error) from error
                 self.meter.busy_retries += 1
@@ -147,25 +147,25 @@ class Database:
     # --- connections ----------------------------------------------------------------------------------------------
 
     @contextmanager
-    def unprepared(self) -> Iterator[Link]:
+    def unprepared(self) -> Iterator[MySQLConnection]:
         """A connection for migrating, whatever the tables are like."""
         try:
-            link = self.pool.connect_patiently()
+            connection = self.pool.connect_patiently()
             try:
-                link.script([_FOR_MIGRATING])  # an index over many jobs takes its time
-                yield link
+                connection.script([_FOR_MIGRATING])  # an index over many jobs takes its time
+                yield connection
             finally:
-                link.close()
+                connection.close()
         except (pymysql.Error, OSError) as error:
             raise self.told(error) from error
 
-    def _prepare_first(self, link: Link) -> None:
-        ((version, comment),) = link.rows("SELECT version(), @@version_comment")
-        refuse_others(f"{link.connection.get_server_info()} {version}", str(comment))
-        refuse_old(link.connection.get_server_info())
-        self._prepare(link)
+    def _prepare_first(self, connection: MySQLConnection) -> None:
+        ((version, comment),) = connection.rows("SELECT version(), @@version_comment")
+        refuse_others(f"{connection.driver.get_server_info()} {version}", str(comment))
+        refuse_old(connection.driver.get_server_info())
+        self._prepare(connection)
 
-    def _connect(self) -> Link:
+    def _connect(self) -> MySQLConnection:
         """A new connection with our settings. Several statements may go in one trip, and an UPDATE counts the rows that
         it has found, changed or not."""
         try:
@@ -190,7 +190,7 @@ class Database:
         except BaseException:
             connection.close()
             raise
-        return Link(connection, self._sql, self._dialect, most)
+        return MySQLConnection(connection, self._sql, self._dialect, most)
 
 
 def _may_pass(error: Exception, has_answered: bool) -> bool:

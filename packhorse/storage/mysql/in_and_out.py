@@ -17,16 +17,16 @@ from packhorse.core.job import LOWEST_PRIORITY, QUEUED, NewJob, State, rank_of
 from packhorse.core.metrics import MINUTES
 from packhorse.storage.external_connection import elsewhere
 from packhorse.storage.mysql.address import Address
-from packhorse.storage.mysql.guest import guest
+from packhorse.storage.mysql.connection import MySQLConnection
+from packhorse.storage.mysql.driver_errors import DUPLICATE, LOST_RACES, NOT_THERE, code_of
+from packhorse.storage.mysql.external_connection import joined
 from packhorse.storage.mysql.keeper import MySQLKeeper
-from packhorse.storage.mysql.link import Link
-from packhorse.storage.mysql.spelling import Raw, spelled
-from packhorse.storage.mysql.starts import Starts
+from packhorse.storage.mysql.literals import RawSQL, rendered
 from packhorse.storage.mysql.transaction import Transaction
-from packhorse.storage.mysql.trouble import DUPLICATE, LOST_RACES, NOT_THERE, code_of
 from packhorse.storage.records import Enqueued, Placement, QueueInfo, look_into
 from packhorse.storage.sql import in_and_out
 from packhorse.storage.sql.rows import Row, to_json
+from packhorse.storage.sql.scan_cursor import ScanCursor
 from packhorse.storage.transfer import may_go_on
 
 _SOON = 2 * SECOND
@@ -45,14 +45,14 @@ _unusual_values = attrgetter(
     "backoff", "meta", "copied_from", "chosen",
 )  # fmt: skip
 _NOTHING_UNUSUAL = (None,) * 13
-_NOW = Raw("@packhorse_now")
-_MINUTE = Raw(f"@packhorse_now - @packhorse_now % {MINUTE}")
+_NOW = RawSQL("@packhorse_now")
+_MINUTE = RawSQL(f"@packhorse_now - @packhorse_now % {MINUTE}")
 
 
 class InAndOut(MySQLKeeper, in_and_out.InAndOut):
     address: Address
     _own_id: str | None
-    _starts: Starts
+    _cursor: ScanCursor
 
     def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         if not jobs:
@@ -69,25 +69,25 @@ class InAndOut(MySQLKeeper, in_and_out.InAndOut):
     def _enqueue_plain(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """All in one trip, the time included."""
         now = _NOW
-        script = ["START TRANSACTION", spelled(self._sql["set_now"], (self._moment(),))]
+        script = ["START TRANSACTION", rendered(self._sql["set_now"], (self._moment(),))]
         for some in _portions(jobs):
             rows = [
                 (new.id, new.task, new.queue, new.args, "queued", new.priority, rank_of(new.priority), now, now, now,
                  now, new.max_attempts, new.max_halts)
                 for new in some
             ]  # fmt: skip
-            script.append(spelled(self._sql["insert_plain_jobs"], (rows,)))
+            script.append(rendered(self._sql["insert_plain_jobs"], (rows,)))
         events = [(now, "added", "job", new.id, new.queue, "queued", None, None, None) for new in jobs]
-        script.append(spelled(self._sql["put_events"], (events,)))
+        script.append(rendered(self._sql["put_events"], (events,)))
         deltas: list[Row] = []
         for (queue, task), number in Counter([(new.queue, new.task) for new in jobs]).items():
             deltas.append(("tally", 0, queue, task, "queued", number))
             deltas.append((MINUTES.name, _MINUTE, queue, task, "added", number))
-        script += [spelled(self._sql["put_deltas"], (deltas,)), "COMMIT"]
+        script += [rendered(self._sql["put_deltas"], (deltas,)), "COMMIT"]
 
-        def work(link: Link) -> None:
+        def work(connection: MySQLConnection) -> None:
             try:
-                link.script(script)
+                connection.script(script)
             except pymysql.IntegrityError as error:
                 raise _NotPlainError from error
 
@@ -95,8 +95,8 @@ class InAndOut(MySQLKeeper, in_and_out.InAndOut):
         self._counting(len(deltas))
         queues = {new.queue for new in jobs}
         if any(new.priority > LOWEST_PRIORITY for new in jobs):
-            self._starts.forget(queues)
-        self._bell.ring(queues)
+            self._cursor.forget(queues)
+        self._notifier.notify(queues)
         return [Enqueued(new.id) for new in jobs]
 
     # --- the sure way ---------------------------------------------------------------------------------------------
@@ -109,15 +109,15 @@ class InAndOut(MySQLKeeper, in_and_out.InAndOut):
         if names:
             # Each statement for itself, so this waits for nobody who waits for the caller.
             may_go_on(self.move(), "enqueue")
-            self._db.read_with("know", lambda link: self._know(link, names))
+            self._db.read_with("know", lambda own: self._know(own, names))
             self._remember(jobs)
         if not jobs:
             return []
         try:
-            with guest(connection, self._sql, self._dialect) as link:
-                self._check_place(link, here)
-                mark, now = link.execute(self._sql["share_writing"]).fetchone()
-                tx = Transaction(link, int(now) if self._clock is None else self._clock(), mark, is_guest=True)
+            with joined(connection, self._sql, self._dialect) as external:
+                self._check_place(external, here)
+                mark, now = external.execute(self._sql["share_writing"]).fetchone()
+                tx = Transaction(external, int(now) if self._clock is None else self._clock(), mark, is_external=True)
                 may_go_on(self._mark_of(tx), "enqueue")
                 enqueued = self._enqueue(tx, jobs)
                 tx.flush()
@@ -133,9 +133,9 @@ class InAndOut(MySQLKeeper, in_and_out.InAndOut):
             ((self._own_id,),) = self._db.read("whereabouts", self._sql["which_storage"])
         return self._own_id
 
-    def _check_place(self, link: Link, here: str) -> None:
+    def _check_place(self, connection: MySQLConnection, here: str) -> None:
         try:
-            there = link.execute(self._sql["which_storage"]).fetchone()[0]
+            there = connection.execute(self._sql["which_storage"]).fetchone()[0]
         except Exception as error:
             if code_of(getattr(error, "orig", error)) not in NOT_THERE:
                 raise
@@ -196,15 +196,15 @@ class InAndOut(MySQLKeeper, in_and_out.InAndOut):
     # --- queues ---------------------------------------------------------------------------------------------------
 
     def queues(self) -> list[QueueInfo]:
-        def work(link: Link) -> list[QueueInfo]:
+        def work(connection: MySQLConnection) -> list[QueueInfo]:
             paused: dict[str, list[Any]] = {}
             counts: defaultdict[str, dict[State, int]] = defaultdict(dict)
-            for name, state, number, *rest in link.rows(self._sql["all_queues"]):
+            for name, state, number, *rest in connection.rows(self._sql["all_queues"]):
                 if state:
                     counts[name][State(state)] = number
                 else:
                     paused[name] = [number, *rest]
-            oldest = self._oldest(link, [name for name, numbers in counts.items() if numbers.get(QUEUED)])
+            oldest = self._oldest(connection, [name for name, numbers in counts.items() if numbers.get(QUEUED)])
             return [
                 QueueInfo(name, counts.get(name, {}), at, by, why, until, oldest.get(name))
                 for name, (at, by, why, until) in sorted(paused.items())
@@ -212,20 +212,20 @@ class InAndOut(MySQLKeeper, in_and_out.InAndOut):
 
         return self._db.read_with("queues", work)
 
-    def _oldest(self, link: Link, queues: list[str]) -> dict[str, int]:
+    def _oldest(self, connection: MySQLConnection, queues: list[str]) -> dict[str, int]:
         """Since when the oldest job in line of each of these queues waits; see `look_into`. In two trips: in MariaDB
         a part of a statement cannot look a little into each of the lines that another part finds."""
         found: defaultdict[str, list[int]] = defaultdict(list)
         unsure: list[tuple[str, int]] = []
         if not queues:
             return {}
-        for queue, rank, since, is_oldest in link.rows(self._sql["first_in_line"], (to_json(queues),)):
+        for queue, rank, since, is_oldest in connection.rows(self._sql["first_in_line"], (to_json(queues),)):
             found[queue].append(since)
             if not is_oldest:
                 unsure.append((queue, rank))
         depth = look_into(len(unsure))
         if depth > 1:
-            few = link.executemany(self._sql["oldest_in_line"], [(*line, depth) for line in unsure])
+            few = connection.executemany(self._sql["oldest_in_line"], [(*line, depth) for line in unsure])
             for (queue, _), answer in zip(unsure, few, strict=True):
                 found[queue] += [since for (since,) in answer.rows if since is not None]  # None: all taken meanwhile
         return {queue: min(times) for queue, times in found.items()}

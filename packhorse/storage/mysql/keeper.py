@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from packhorse.storage.mysql.bell import Bell
 from packhorse.storage.mysql.database import Database
-from packhorse.storage.mysql.spelling import Raw
+from packhorse.storage.mysql.literals import RawSQL
+from packhorse.storage.mysql.notifier import Notifier
 from packhorse.storage.mysql.statements import NOW
-from packhorse.storage.sql.served import Served
+from packhorse.storage.sql.server import Served
 
 
 class MySQLKeeper(Served):
     """A server, and the words of one database."""
 
     _db: Database
-    _bell: Bell
+    _notifier: Notifier
     _sql: dict[str, str]
 
-    def _moment(self) -> int | Raw:
+    def _moment(self) -> int | RawSQL:
         """What statements take as the time."""
-        return Raw(NOW) if self._clock is None else self._clock()
+        return RawSQL(NOW) if self._clock is None else self._clock()
 
     def _is_stored(self, tx: Any, job_id: str) -> bool:
         # Without a lock: in somebody else's transaction a lock on what is not there shuts out all that come after it.

@@ -12,14 +12,14 @@ from packhorse.storage.mysql.keeper import MySQLKeeper
 from packhorse.storage.queries import BY_DUE_TIME, Order, Place
 from packhorse.storage.records import Filter
 from packhorse.storage.sql import lists
-from packhorse.storage.sql.dialect import Dialect
-from packhorse.storage.sql.transaction import Connection
+from packhorse.storage.sql.statements import Dialect
+from packhorse.storage.sql.transaction import SQLConnection
 
 
 class Lists(MySQLKeeper, lists.Lists):
     _patience = 0.05  # jobs that lie far apart come from the disk, unless the server has much memory
 
-    def _index(self, connection: Connection) -> lists.Index:
+    def _index(self, connection: SQLConnection) -> lists.Index:
         return _Index(connection, self._dialect, self._sql)
 
 
@@ -29,7 +29,7 @@ class _Index(lists.Index):
 
     ids_at_once = 25_000  # in a tenth of a second, with a part of the processor
 
-    def __init__(self, connection: Connection, dialect: Dialect, statements: Mapping[str, str]) -> None:
+    def __init__(self, connection: SQLConnection, dialect: Dialect, statements: Mapping[str, str]) -> None:
         super().__init__(connection, dialect, statements)
         self._ids = f"{self._jobs} FORCE INDEX (packhorse_job_id)"
 

@@ -9,11 +9,11 @@ from typing import Any
 import pymysql
 
 from packhorse.core.clock import SECOND
+from packhorse.storage.mysql.connection import MySQLConnection
 from packhorse.storage.mysql.database import LOCK_PATIENCE
+from packhorse.storage.mysql.driver_errors import LOST_RACES, NOT_ALLOWED, code_of
 from packhorse.storage.mysql.keeper import MySQLKeeper
-from packhorse.storage.mysql.link import Link
-from packhorse.storage.mysql.spelling import spelled
-from packhorse.storage.mysql.trouble import LOST_RACES, NOT_ALLOWED, code_of
+from packhorse.storage.mysql.literals import rendered
 from packhorse.storage.records import EventFilter, Point, Span
 from packhorse.storage.sql import records
 from packhorse.storage.sql.rows import from_json, to_json
@@ -38,11 +38,11 @@ class Records(MySQLKeeper, records.Records):
 
     def series(self, span: Span, *, queue: str | None = None, task: str | None = None) -> list[Point]:
         width, start = span.level.width, span.level.start_of(self.now() - span.length)
-        parts = [spelled(self._sql["measured"], (level, start, queue, task)) for level in span.levels]
-        parts.append(spelled(self._sql["unfolded_measures"], (start, queue, task)))
+        parts = [rendered(self._sql["measured"], (level, start, queue, task)) for level in span.levels]
+        parts.append(rendered(self._sql["unfolded_measures"], (start, queue, task)))
         points: dict[tuple[int, str, str], dict[str, int]] = {}
         # In one statement: between two of them somebody may fold.
-        (answer,) = self._db.read_with("series", lambda link: link.script([" UNION ALL ".join(parts)]))
+        (answer,) = self._db.read_with("series", lambda connection: connection.script([" UNION ALL ".join(parts)]))
         for at, its_queue, its_task, text in answer.rows:
             values = points.setdefault((at - at % width, its_queue, its_task), {})
             for counted, amount in from_json(text).items():
@@ -55,7 +55,7 @@ class Records(MySQLKeeper, records.Records):
         seen = self._db.read("events", sql, values)
         if not seen:
             return []  # as nearly always
-        rows = self._db.read_with("events", lambda link: _locked(link, sql, values))
+        rows = self._db.read_with("events", lambda connection: _locked(connection, sql, values))
         if rows is None:
             old = self._old_among([row[0] for row in seen])
             return list(takewhile(lambda row: row[0] in old, seen))
@@ -71,22 +71,22 @@ class Records(MySQLKeeper, records.Records):
         return {row[0] for row in rows}
 
 
-def _locked(link: Link, sql: str, values: Sequence[Any]) -> list[Any] | None:
+def _locked(connection: MySQLConnection, sql: str, values: Sequence[Any]) -> list[Any] | None:
     """What a query finds, once everybody who is at it has ended. None: somebody did not, for a second, or this user may
     lock nothing."""
     try:
-        link.script(["SET SESSION innodb_lock_wait_timeout = 1"])
-        rows: list[Any] | None = link.rows(f"{sql} LOCK IN SHARE MODE", values)
+        connection.script(["SET SESSION innodb_lock_wait_timeout = 1"])
+        rows: list[Any] | None = connection.rows(f"{sql} LOCK IN SHARE MODE", values)
     except pymysql.Error as error:
         if code_of(error) not in LOST_RACES | NOT_ALLOWED:
-            _be_patient_again(link)
+            _be_patient_again(connection)
             raise
         rows = None
     # Not after an interrupt: half an answer may still be on its way, and this would be taken for what has failed.
-    _be_patient_again(link)
+    _be_patient_again(connection)
     return rows
 
 
-def _be_patient_again(link: Link) -> None:
-    if link.connection.open:
-        link.script([f"SET SESSION innodb_lock_wait_timeout = {LOCK_PATIENCE}"])
+def _be_patient_again(connection: MySQLConnection) -> None:
+    if connection.driver.open:
+        connection.script([f"SET SESSION innodb_lock_wait_timeout = {LOCK_PATIENCE}"])

@@ -16,11 +16,11 @@ from contextlib import contextmanager
 import pymysql
 
 from packhorse.core.errors import StorageNotFound, StorageUnavailable
-from packhorse.storage.mysql.link import Link
+from packhorse.storage.mysql.connection import MySQLConnection
+from packhorse.storage.mysql.driver_errors import code_of
 from packhorse.storage.mysql.statements import TABLE, quoted
-from packhorse.storage.mysql.trouble import code_of
-from packhorse.storage.sql.served import make_sure
-from packhorse.storage.statements import load_migrations
+from packhorse.storage.sql.server import make_sure
+from packhorse.storage.sql.statements import load_migrations
 
 Migration = tuple[int, str, str]
 
@@ -41,43 +41,47 @@ _PUT = "INSERT INTO {own}.packhorse_meta (`key`, value) VALUES {rows} ON DUPLICA
 
 
 def prepare(
-    link: Link, schema: str, migrations: Sequence[Migration] = MIGRATIONS, *, missing: StorageNotFound | None = None
+    connection: MySQLConnection,
+    schema: str,
+    migrations: Sequence[Migration] = MIGRATIONS,
+    *,
+    missing: StorageNotFound | None = None,
 ) -> None:
     """Make sure that this program can work with what is in the database. Tables that are not there are made, unless
     there is an error to be raised then."""
-    present, wanted = versions(link, schema), migrations[-1][0]
+    present, wanted = versions(connection, schema), migrations[-1][0]
     if 0 < present[0] < wanted:  # perhaps another program is just making them, one migration after the other
-        with _turn(link, schema):
-            present = versions(link, schema)
-    make_sure(f"the tables in {schema} have", present, wanted, lambda: migrate(link, schema, migrations), missing)
+        with _turn(connection, schema):
+            present = versions(connection, schema)
+    make_sure(f"the tables in {schema} have", present, wanted, lambda: migrate(connection, schema, migrations), missing)
 
 
-def migrate(link: Link, schema: str, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:
+def migrate(connection: MySQLConnection, schema: str, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:
     """Bring the tables up to date. Answers the files that were applied."""
-    with _turn(link, schema):
-        present, _ = versions(link, schema)  # somebody may have been quicker
+    with _turn(connection, schema):
+        present, _ = versions(connection, schema)  # somebody may have been quicker
         missing = [migration for migration in migrations if migration[0] > present]
         for number, _, text in missing:
-            _apply(link, schema, number, text)
+            _apply(connection, schema, number, text)
     return [name for _, name, _ in missing]
 
 
-def _apply(link: Link, schema: str, number: int, text: str) -> None:
+def _apply(connection: MySQLConnection, schema: str, number: int, text: str) -> None:
     put = _PUT.replace("{own}", quoted(schema))
-    done = _steps_done(link, schema, number)
+    done = _steps_done(connection, schema, number)
     for step, statement in enumerate(_statements(schema, text), start=1):
         if step > done:
-            _make(link, statement)
-            link.script([put.replace("{rows}", f"('step', '{number}:{step}')")])
-    link.script([_record(schema, number)])
+            _make(connection, statement)
+            connection.script([put.replace("{rows}", f"('step', '{number}:{step}')")])
+    connection.script([_record(schema, number)])
 
 
-def _make(link: Link, statement: str) -> None:
+def _make(connection: MySQLConnection, statement: str) -> None:
     """A few seconds at a time: while we wait for a table, everybody else who wants it waits behind us."""
     ends_at = time.monotonic() + _PATIENCE
     while True:
         try:
-            link.script([statement])
+            connection.script([statement])
         except pymysql.OperationalError as error:
             if code_of(error) in _MADE_ALREADY:  # by one who was cut off before it could write that down
                 return
@@ -89,19 +93,19 @@ def _make(link: Link, statement: str) -> None:
 
 
 @contextmanager
-def _turn(link: Link, schema: str) -> Iterator[None]:
+def _turn(connection: MySQLConnection, schema: str) -> Iterator[None]:
     """Nobody else migrates these tables meanwhile. The server forgets the lock if we vanish."""
     name = f"packhorse {hashlib.sha256(schema.encode()).hexdigest()[:40]}"
     for _ in range(15):
-        if link.execute("SELECT GET_LOCK($1, $2)", (name, _TURN)).fetchone()[0] == 1:
+        if connection.execute("SELECT GET_LOCK($1, $2)", (name, _TURN)).fetchone()[0] == 1:
             break
     else:
         raise StorageUnavailable(f"somebody else is still migrating {schema}", hint="look at it: SHOW PROCESSLIST")
     try:
         yield
     finally:
-        if link.connection.open:
-            link.execute("SELECT RELEASE_LOCK($1)", (name,))
+        if connection.driver.open:
+            connection.execute("SELECT RELEASE_LOCK($1)", (name,))
 
 
 def script(schema: str, migrations: Sequence[Migration]) -> list[tuple[str, str]]:
@@ -127,26 +131,26 @@ def _statements(schema: str, text: str) -> list[str]:
     return [piece for piece in pieces if piece]
 
 
-def pending(link: Link, schema: str, migrations: Sequence[Migration] = MIGRATIONS) -> list[Migration]:
+def pending(connection: MySQLConnection, schema: str, migrations: Sequence[Migration] = MIGRATIONS) -> list[Migration]:
     """The migrations that have not been applied yet."""
-    present, _ = versions(link, schema)
+    present, _ = versions(connection, schema)
     return [migration for migration in migrations if migration[0] > present]
 
 
-def versions(link: Link, schema: str) -> tuple[int, int]:
+def versions(connection: MySQLConnection, schema: str) -> tuple[int, int]:
     """The tables' version, 0 when there are none, and the oldest program that may use them."""
-    known = _meta(link, schema)
+    known = _meta(connection, schema)
     return int(known.get("schema", 0)), int(known.get("oldest_program", 0))
 
 
-def _steps_done(link: Link, schema: str, number: int) -> int:
-    at, _, step = _meta(link, schema).get("step", "0:0").partition(":")
+def _steps_done(connection: MySQLConnection, schema: str, number: int) -> int:
+    at, _, step = _meta(connection, schema).get("step", "0:0").partition(":")
     return int(step) if int(at) == number else 0
 
 
-def _meta(link: Link, schema: str) -> dict[str, str]:
+def _meta(connection: MySQLConnection, schema: str) -> dict[str, str]:
     try:
-        return dict(link.rows(f"SELECT `key`, value FROM {quoted(schema)}.packhorse_meta"))
+        return dict(connection.rows(f"SELECT `key`, value FROM {quoted(schema)}.packhorse_meta"))
     except pymysql.ProgrammingError as error:
         if code_of(error) != _NO_SUCH_TABLE:
             raise

@@ -6,9 +6,8 @@ import itertools
 import re
 from functools import lru_cache
 
-from packhorse.storage.sql.dialect import Dialect
 from packhorse.storage.sql.rows import CHANGING_FIELDS, FIELDS
-from packhorse.storage.statements import load_statements
+from packhorse.storage.sql.statements import Dialect, load_statements
 
 NOW = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 """The server's time, whatever time zone the session is in."""

@@ -12,13 +12,12 @@ from packhorse.core.fair_share import FairShare
 from packhorse.storage import transfer
 from packhorse.storage.mysql import schema
 from packhorse.storage.mysql.address import Address, parse
-from packhorse.storage.mysql.bell import Bell
+from packhorse.storage.mysql.connection import MySQLConnection
 from packhorse.storage.mysql.database import Database
 from packhorse.storage.mysql.in_and_out import InAndOut
-from packhorse.storage.mysql.link import Link
 from packhorse.storage.mysql.lists import Lists
+from packhorse.storage.mysql.notifier import Notifier
 from packhorse.storage.mysql.records import Records
-from packhorse.storage.mysql.starts import Starts
 from packhorse.storage.mysql.statements import dialect_for, statements_for
 from packhorse.storage.mysql.transaction import Transaction
 from packhorse.storage.mysql.transfer import Transfers
@@ -27,6 +26,7 @@ from packhorse.storage.mysql.workers import Workers
 from packhorse.storage.mysql.working import Working
 from packhorse.storage.records import Health, Migration, OperationSums
 from packhorse.storage.sql.rows import to_json
+from packhorse.storage.sql.scan_cursor import ScanCursor
 from packhorse.storage.sql.schedules import Schedules
 from packhorse.storage.sql.steering import Steering
 
@@ -48,7 +48,7 @@ class MySQL(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Reco
         self._known = {}
         self._last_lines = {}
         self._dealt = {}
-        self._starts = Starts()
+        self._cursor = ScanCursor(slow=0.05, skips_ranks=True)
         self._own_id = None
         self._found_nothing = False
         self._paused = set()
@@ -60,20 +60,20 @@ class MySQL(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Reco
             now=now,
             after_commit=self._committed,
         )
-        self._bell = Bell(self._has_work)
+        self._notifier = Notifier(self._has_work)
 
     @classmethod
     def from_url(cls, url: str, *, now: clock.Now | None = None) -> MySQL:
         """`mysql://user:password@host:port/database` or `mariadb://…`; the options are in `address.py`."""
         return cls(parse(url), now=now)
 
-    def _prepare(self, link: Link) -> None:
+    def _prepare(self, connection: MySQLConnection) -> None:
         missing = StorageNotFound(
             f"{self.address.shown} has no Packhorse jobs in it",
             why="the database has no tables of ours, and looking does not make them",
             hint="name another database, or put the first job in: packhorse enqueue NAME",
         )
-        schema.prepare(link, self.address.database, missing=None if self._makes else missing)
+        schema.prepare(connection, self.address.database, missing=None if self._makes else missing)
 
     def close(self) -> None:
         self._known.clear()
@@ -81,28 +81,28 @@ class MySQL(Working, InAndOut, Workers, Upkeep, Lists, Steering, Schedules, Reco
 
     def _committed(self, tx: Transaction) -> None:
         if tx.wakes:
-            self._starts.forget()
-            self._bell.ring()
+            self._cursor.forget()
+            self._notifier.notify()
         self._counting(tx.deltas)
 
     # --- migrations -----------------------------------------------------------------------------------------------
 
     def pending_migrations(self) -> list[Migration]:
-        with self._db.unprepared() as link:
-            missing = schema.pending(link, self.address.database)
+        with self._db.unprepared() as connection:
+            missing = schema.pending(connection, self.address.database)
         return [Migration(name, sql) for name, sql in schema.script(self.address.database, missing)]
 
     def migrate(self) -> list[str]:
-        with self._db.unprepared() as link:
-            return schema.migrate(link, self.address.database)
+        with self._db.unprepared() as connection:
+            return schema.migrate(connection, self.address.database)
 
     # --- wake-up --------------------------------------------------------------------------------------------------
 
     def wait(self, timeout: float, queues: Sequence[str] = ()) -> bool:
-        return self._bell.wait(timeout, queues)
+        return self._notifier.wait(timeout, queues)
 
     def interrupt(self) -> None:
-        self._bell.interrupt()
+        self._notifier.interrupt()
 
     def _has_work(self, queues: Sequence[str]) -> bool:
         return bool(self._db.read("wait", self._sql["has_work"], (to_json(queues),)))

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from packhorse.core.event import Event
 from packhorse.core.job import Job
-from packhorse.storage.mysql.link import Answer, Link, NotAsExpectedError
+from packhorse.storage.mysql.connection import MySQLConnection, Result, UnexpectedRowCountError
 from packhorse.storage.sql import transaction
 from packhorse.storage.sql.rows import EventRow, Row, changed_row, event_row
 
@@ -21,17 +21,33 @@ R = TypeVar("R")
 class Transaction(transaction.Transaction):
     """What one call does, on one connection."""
 
-    __slots__ = ("_depth", "_expected", "_failures", "_later", "_link", "deltas", "event_rows", "is_guest", "mark_text")
+    __slots__ = (
+        "_connection",
+        "_depth",
+        "_expected",
+        "_failures",
+        "_later",
+        "deltas",
+        "event_rows",
+        "is_external",
+        "mark_text",
+    )
 
     def __init__(
-        self, link: Link, now: int, mark_text: str | None = None, *, depth: int = 0, is_guest: bool = False
+        self,
+        connection: MySQLConnection,
+        now: int,
+        mark_text: str | None = None,
+        *,
+        depth: int = 0,
+        is_external: bool = False,
     ) -> None:
         super().__init__(now)
-        self.is_guest = is_guest
+        self.is_external = is_external
         self.mark_text = mark_text  # of a move, as it was when this began
         self.event_rows: list[EventRow] = []
         self.deltas = 0
-        self._link = link
+        self._connection = connection
         self._depth = depth  # the server would forget an outer savepoint of the same name
         self._later: list[str] = []
         self._expected: dict[int, int] = {}  # how many rows the statement at this place in `_later` must meet
@@ -39,30 +55,30 @@ class Transaction(transaction.Transaction):
 
     # --- statements -----------------------------------------------------------------------------------------------
 
-    def execute(self, sql: str, values: Sequence[Any] = ()) -> Answer:
-        return self.ask([self._link.spell(sql, values)])[0]
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> Result:
+        return self.ask([self._connection.render(sql, values)])[0]
 
-    def executemany(self, sql: str, rows: Sequence[Sequence[Any]]) -> list[Answer]:
-        return self.ask([self._link.spell(sql, row) for row in rows]) if rows else []
+    def executemany(self, sql: str, rows: Sequence[Sequence[Any]]) -> list[Result]:
+        return self.ask([self._connection.render(sql, row) for row in rows]) if rows else []
 
-    def ask(self, statements: Sequence[str]) -> list[Answer]:
+    def ask(self, statements: Sequence[str]) -> list[Result]:
         """Send these, and all that waits, in one go. The answers of these."""
         later, self._later = self._later, []
         expected, self._expected = self._expected, {}
-        answers = self._link.script([*later, *statements])
+        answers = self._connection.script([*later, *statements])
         for place, number in expected.items():
             if answers[place].rowcount != number:
-                raise NotAsExpectedError
+                raise UnexpectedRowCountError
         return answers[len(later) :]
 
     def defer(self, sql: str, values: Sequence[Any], *, expected: int | None = None) -> None:
         """A statement that may wait. `expected` is how many rows it must meet."""
         if expected is not None:
             self._expected[len(self._later)] = expected
-        self._later.append(self._link.spell(sql, values))
+        self._later.append(self._connection.render(sql, values))
 
     def keep(self, before: Job, job: Job) -> None:
-        self.defer(self._link.sql["keep_job"], changed_row(job))
+        self.defer(self._connection.sql["keep_job"], changed_row(job))
 
     def record(self, events: Iterable[Event]) -> None:
         self.event_rows.extend([event_row(event) for event in events])
@@ -71,14 +87,14 @@ class Transaction(transaction.Transaction):
         self._failures.append(row)
 
     def nested(self, work: Callable[[Transaction], R]) -> R:
-        own = Transaction(self._link, self.now, depth=self._depth + 1, is_guest=self.is_guest)
+        own = Transaction(self._connection, self.now, depth=self._depth + 1, is_external=self.is_external)
         savepoint = f"nested_{own._depth}"
         self.ask([f"SAVEPOINT {savepoint}"])
         try:
             result = work(own)
             own.ask([])
         except Exception:
-            self._link.undo(savepoint)
+            self._connection.undo(savepoint)
             raise
         self._later.append(f"RELEASE SAVEPOINT {savepoint}")
         self.absorb(own)
@@ -102,16 +118,16 @@ class Transaction(transaction.Transaction):
         self.ask(self._collected())
 
     def _collected(self) -> list[str]:
-        sql, spell, statements = self._link.sql, self._link.spell, []
+        sql, render, statements = self._connection.sql, self._connection.render, []
         if self.event_rows:
             rows = [(*row[:6], row[6] or None, row[7] or None, row[8] or None) for row in self.event_rows]
-            statements.append(spell(sql["put_events"], (rows,)))
+            statements.append(render(sql["put_events"], (rows,)))
         deltas = self._deltas()
         self.deltas = len(deltas)
         if deltas:
-            statements.append(spell(sql["put_deltas"], (deltas,)))
+            statements.append(render(sql["put_deltas"], (deltas,)))
         # In the order of their causes, last of all: two calls that count the same ones never wait in a circle.
-        statements += [spell(sql["count_failure"], row) for row in sorted(self._failures, key=lambda row: str(row[0]))]
+        statements += [render(sql["count_failure"], row) for row in sorted(self._failures, key=lambda row: str(row[0]))]
         return statements
 
     def _deltas(self) -> list[Row]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from packhorse.storage.mysql.connection import MySQLConnection
 from packhorse.storage.mysql.keeper import MySQLKeeper
-from packhorse.storage.mysql.link import Link
-from packhorse.storage.mysql.spelling import Raw, literal
+from packhorse.storage.mysql.literals import RawSQL, literal
 from packhorse.storage.records import HeartbeatReply
 from packhorse.storage.sql import workers
 from packhorse.storage.sql.rows import to_json
@@ -19,15 +19,15 @@ class Workers(MySQLKeeper, workers.Workers):
         if not reports:
             return HeartbeatReply(self.now(), [], [])
         cases = (f"WHEN {literal(owner)} THEN {literal(to_json(report))}" for owner, report in reports.items())
-        said = Raw(f"CASE id {' '.join(cases)} END")
+        said = RawSQL(f"CASE id {' '.join(cases)} END")
         owners = to_json(sorted(reports))
 
-        def work(link: Link) -> HeartbeatReply:
-            beat = link.spell(self._sql["beat"], (self._moment(), said, owners))
-            beaten, told = link.script([beat, link.spell(self._sql["beaten"], (self._moment(), owners))])
+        def work(connection: MySQLConnection) -> HeartbeatReply:
+            beat = connection.render(self._sql["beat"], (self._moment(), said, owners))
+            beaten, told = connection.script([beat, connection.render(self._sql["beaten"], (self._moment(), owners))])
             unknown = []
             if beaten.rowcount < len(reports):
-                known = {owner for (owner,) in link.rows(self._sql["known_among"], (owners,))}
+                known = {owner for (owner,) in connection.rows(self._sql["known_among"], (owners,))}
                 unknown = [owner for owner in reports if owner not in known]
             return HeartbeatReply(
                 int(told.rows[0][0]), unknown, [stop_of(row[1:]) for row in told.rows if row[1] is not None]

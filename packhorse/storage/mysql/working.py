@@ -15,13 +15,13 @@ from packhorse.core.errors import WorkerNotFound
 from packhorse.core.fair_share import in_turns
 from packhorse.core.job import RANK_FORCED, RANKS, RESERVED, Job, Token
 from packhorse.core.outcome import Completed, Outcome, Verdict
+from packhorse.storage.mysql.connection import UnexpectedRowCountError
 from packhorse.storage.mysql.keeper import MySQLKeeper
-from packhorse.storage.mysql.link import NotAsExpectedError
-from packhorse.storage.mysql.spelling import Raw, literal, spelled
-from packhorse.storage.mysql.starts import Starts
+from packhorse.storage.mysql.literals import RawSQL, literal, rendered
 from packhorse.storage.mysql.transaction import Transaction
 from packhorse.storage.sql.finishing import Finishing
 from packhorse.storage.sql.rows import FIELDS, Row, job_of, to_json
+from packhorse.storage.sql.scan_cursor import ScanCursor
 from packhorse.storage.sql.transaction import Place
 from packhorse.storage.sql.working import Hand
 
@@ -48,7 +48,7 @@ class Working(MySQLKeeper, Finishing):
     _last_lines: dict[int, str]
     _dealt: dict[str, Job]
     _found_nothing: bool  # by the latest reservation
-    _starts: Starts
+    _cursor: ScanCursor
     _paused: set[str]  # queues that were paused when a reservation looked last
 
     # --- reserve --------------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ class Working(MySQLKeeper, Finishing):
         if tx.mark is not None:  # the storage is moved: finishing goes on, and this with it
             limit = 0
         every = sorted(queues)
-        first = [self._spell("gate", owner, tx.now), self._spell("paused_queues", to_json(every))]
+        first = [self._render("gate", owner, tx.now), self._render("paused_queues", to_json(every))]
         # Of a lone queue jobs are picked at once, if it is as this process remembers it.
         lone = self._picks(every[0], limit) if len(every) == 1 and limit > 0 else []
         began_at = time.perf_counter()
@@ -97,21 +97,19 @@ class Working(MySQLKeeper, Finishing):
                 picked = tx.ask(self._picks(every[0], limit))
             rows = [row for one in picked for row in one.rows]
             jobs = self._from_one(tx, owner, queues, rows[:limit])
-        self._starts.note(queues, jobs, time.perf_counter() - began_at, is_all=len(jobs) < limit)
+        self._cursor.note(queues, jobs, time.perf_counter() - began_at, is_all=len(jobs) < limit)
         return jobs
 
     def _picks(self, queue: str, limit: int) -> list[str]:
         """What takes the first jobs of a lone queue."""
         low, high = (RANK_FORCED, RANK_FORCED) if queue in self._paused else (RANKS[0], RANKS[-1])
-        return [self._spell("pick", queue, stretch, limit) for stretch in self._stretches(queue, low, high)]
+        return [self._render("pick", queue, stretch, limit) for stretch in self._stretches(queue, low, high)]
 
-    def _stretches(self, queue: str, low: int, high: int) -> list[Raw]:
+    def _stretches(self, queue: str, low: int, high: int) -> list[RawSQL]:
         """The line of a queue, from a rank to a rank: all of it in one, but for what need not be walked again."""
-        start = self._starts.of(queue)
-        if start is None or not low <= start[0] <= high:
+        if not self._cursor.is_set([queue]):
             return [_stretch(low, high, 0)]
-        rank, seq = start
-        return [_stretch(rank, rank, seq), *([_stretch(rank + 1, high, 0)] if rank < high else [])]
+        return [_stretch(*one) for one in self._cursor.ranges(queue, low, high)]
 
     def _from_one(self, tx: Transaction, owner: str, queues: Mapping[str, int], rows: Sequence[Row]) -> list[Job]:
         """A lone queue needs no turns; those that it has had count all the same."""
@@ -145,10 +143,10 @@ class Working(MySQLKeeper, Finishing):
         """The lowest rank of each queue, from a given one on, in which it has jobs."""
         if not asked:
             return {}
-        whole = [queue for queue, low in asked if low == RANKS[0] and self._starts.of(queue) is None]
-        parts = [f"({self._spell('first_ranks', to_json(whole))})"] if whole else []
+        whole = [queue for queue, low in asked if low == RANKS[0] and not self._cursor.is_set([queue])]
+        parts = [f"({self._render('first_ranks', to_json(whole))})"] if whole else []
         parts += [
-            f"({self._spell('next_rank', queue, stretch)})"
+            f"({self._render('next_rank', queue, stretch)})"
             for queue, low in sorted(set(asked) - {(queue, RANKS[0]) for queue in whole})
             for stretch in self._stretches(queue, low, RANKS[-1])
         ]
@@ -172,7 +170,8 @@ class Working(MySQLKeeper, Finishing):
         if not lines:
             return {}
         asked = " UNION ALL ".join(
-            f"({self._spell('length_of_line', queue, self._stretches(queue, rank, rank)[0], limit)})" for queue in lines
+            f"({self._render('length_of_line', queue, self._stretches(queue, rank, rank)[0], limit)})"
+            for queue in lines
         )
         lengths = dict(tx.ask([asked])[0].fetchall())
         return self._turns.share({queue: lengths[queue] for queue in lines}, weights, limit)
@@ -181,7 +180,7 @@ class Working(MySQLKeeper, Finishing):
         if not lines:
             return []
         picks = [
-            self._spell("pick", queue, self._stretches(queue, rank, rank)[0], share) for queue, rank, share in lines
+            self._render("pick", queue, self._stretches(queue, rank, rank)[0], share) for queue, rank, share in lines
         ]
         answers = tx.ask(picks)
         return self._taken(tx, owner, [row for answer in answers for row in answer.rows])
@@ -214,8 +213,8 @@ class Working(MySQLKeeper, Finishing):
             self._dealt.clear()
         self._dealt.update({job.id: job for job in jobs if job.fence == 1})
 
-    def _spell(self, name: str, *values: Any) -> str:
-        return spelled(self._sql[name], values)
+    def _render(self, name: str, *values: Any) -> str:
+        return rendered(self._sql[name], values)
 
     # --- start ----------------------------------------------------------------------------------------------------
 
@@ -266,7 +265,7 @@ class Working(MySQLKeeper, Finishing):
             def work(tx: Transaction) -> tuple[list[Verdict], list[Job]]:
                 verdicts = self._finish(tx, outcomes, dealt)
                 if any(type(outcome) is not Completed for outcome in outcomes):
-                    self._starts.forget()  # some of them may be in line again, before all others
+                    self._cursor.forget()  # some of them may be in line again, before all others
                 return verdicts, self._reserve(tx, owner, queues, limit)
 
             return self._write("finish_and_reserve", work)
@@ -280,7 +279,7 @@ class Working(MySQLKeeper, Finishing):
         dealt = self._completed_of_dealt(outcomes)
         try:
             return call(dealt)
-        except NotAsExpectedError:
+        except UnexpectedRowCountError:
             return call({})
         finally:
             for outcome in outcomes:
@@ -358,18 +357,18 @@ def _reserved_plain_job(row: Row, owner: str, now: int) -> Job:
     )  # fmt: skip
 
 
-def _stretch(low: int, high: int, start: int) -> Raw:
+def _stretch(low: int, high: int, start: int) -> RawSQL:
     """A part of a line. A single rank is not said as a range: MariaDB would sort, and lock, the whole line."""
     ranks = f"`rank` = {low}" if low == high else f"`rank` BETWEEN {low} AND {high}"
-    return Raw(f"{ranks} AND seq >= {start}" if start else ranks)
+    return RawSQL(f"{ranks} AND seq >= {start}" if start else ranks)
 
 
-def _by_seq(pairs: Sequence[tuple[int, Any]]) -> Raw:
+def _by_seq(pairs: Sequence[tuple[int, Any]]) -> RawSQL:
     """The value that belongs to each seq, as an expression."""
     values = {value for _, value in pairs}
     if len(values) == 1:
-        return Raw(literal(values.pop()))
-    return Raw(f"CASE seq {' '.join([f'WHEN {seq} THEN {literal(value)}' for seq, value in pairs])} END")
+        return RawSQL(literal(values.pop()))
+    return RawSQL(f"CASE seq {' '.join([f'WHEN {seq} THEN {literal(value)}' for seq, value in pairs])} END")
 
 
 def _portions(rows: Sequence[R]) -> Iterator[Sequence[R]]:

@@ -15,12 +15,11 @@ from psycopg.conninfo import conninfo_to_dict
 
 from packhorse.core import clock
 from packhorse.storage.pool import Pool
-from packhorse.storage.postgres.link import Link, Pg, PooledLink
+from packhorse.storage.postgres.connection import ADAPTERS, Pg, PooledConnection, PostgresConnection
+from packhorse.storage.postgres.driver_errors import is_lost, may_pass, not_understood, translate, without_password
 from packhorse.storage.postgres.transaction import Transaction
-from packhorse.storage.postgres.trouble import is_lost, may_pass, not_understood, translate, without_password
-from packhorse.storage.postgres.values import ADAPTERS
-from packhorse.storage.sql.dialect import Dialect
-from packhorse.storage.sql.served import MADE_AGAIN
+from packhorse.storage.sql.server import MADE_AGAIN
+from packhorse.storage.sql.statements import Dialect
 
 R = TypeVar("R")
 
@@ -81,7 +80,7 @@ class Database:
         options: Options,
         sql: Mapping[str, str],
         dialect: Dialect,
-        prepare: Callable[[Link], None],
+        prepare: Callable[[PostgresConnection], None],
         now: clock.Now | None,
         after_commit: Callable[[Transaction], None],
     ) -> None:
@@ -96,7 +95,7 @@ class Database:
             without_password(address),
             options.connections,
             options.patience,
-            connect=lambda: self._link(self.connect()),
+            connect=lambda: self._wrap(self.connect()),
             prepare=prepare,
             may_pass=_may_pass,
         )
@@ -108,42 +107,44 @@ class Database:
     def write(self, name: str, work: Callable[[Transaction], R]) -> R:
         """Do `work` in a transaction, committed when this returns; all of it or nothing."""
 
-        def once(link: Link) -> tuple[R, Transaction]:
-            tx = Transaction(link, *self._begin(link))
+        def once(connection: PostgresConnection) -> tuple[R, Transaction]:
+            tx = Transaction(connection, *self._begin(connection))
             result = work(tx)
             tx.flush()
-            link.begin("COMMIT")
+            connection.begin("COMMIT")
             return result, tx
 
         result, tx = self._repeatedly(name, once)
         self._after_commit(tx)
         return result
 
-    def _begin(self, link: Link) -> tuple[int, str | None]:
+    def _begin(self, connection: PostgresConnection) -> tuple[int, str | None]:
         """The time, and the mark of a move; whoever puts one there waits until this transaction has ended."""
-        ((now, mark),) = link.begin(f"{self._begin_words}; {self._sql['share_writing']}; {self._sql['now_and_move']}")
+        ((now, mark),) = connection.begin(
+            f"{self._begin_words}; {self._sql['share_writing']}; {self._sql['now_and_move']}"
+        )
         return int(now) if self._now is None else self._now(), mark
 
     def run(self, name: str, sql: str, values: Sequence[Any] = ()) -> list[Any]:
         """One statement that is a whole call."""
-        return self._repeatedly(name, lambda link: link.rows(sql, values))
+        return self._repeatedly(name, lambda connection: connection.rows(sql, values))
 
     def read(self, name: str, sql: str, values: Sequence[Any] = ()) -> list[Any]:
         """All rows of one query, as of one moment."""
         return self.run(name, sql, values)
 
-    def read_with(self, name: str, work: Callable[[Link], R]) -> R:
+    def read_with(self, name: str, work: Callable[[PostgresConnection], R]) -> R:
         """Several statements on one connection, each for itself."""
         return self._repeatedly(name, work)
 
-    def _repeatedly(self, name: str, work: Callable[[Link], R]) -> R:
+    def _repeatedly(self, name: str, work: Callable[[PostgresConnection], R]) -> R:
         asked_at = time.perf_counter()
         for left in reversed(range(TRIES)):
-            link: Link | None = None
+            connection: PostgresConnection | None = None
             try:
-                with self.lent() as link:
+                with self.lent() as connection:
                     began_at = time.perf_counter()
-                    result = work(link)
+                    result = work(connection)
                 self.meter.record(name, began_at - asked_at, time.perf_counter() - began_at)
                 return result
             except (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable) as error:
@@ -152,28 +153,28 @@ class Database:
                 self.meter.busy_retries += 1
                 time.sleep(random.uniform(0.2, 1.0) * 0.05 * (TRIES - left))
             except (psycopg.Error, OverflowError, UnicodeEncodeError) as error:
-                if link is None or not left or name not in MADE_AGAIN or not is_lost(error):
+                if connection is None or not left or name not in MADE_AGAIN or not is_lost(error):
                     raise translate(error, self.address) from error
         raise AssertionError("the last try returns or raises")
 
     # --- connections ----------------------------------------------------------------------------------------------
 
     @contextmanager
-    def unprepared(self) -> Iterator[Link]:
+    def unprepared(self) -> Iterator[PostgresConnection]:
         """A connection for migrating, whatever the schema is like."""
         try:
-            link = self.pool.connect_patiently()
+            connection = self.pool.connect_patiently()
             try:
-                yield link
+                yield connection
             finally:
-                link.close()
+                connection.close()
         except psycopg.Error as error:
             raise translate(error, self.address) from error
 
-    def _link(self, connection: Pg) -> Link:
+    def _wrap(self, driver: Pg) -> PostgresConnection:
         if self.options.pgbouncer:
-            return PooledLink(connection, self._sql, self._dialect, _POOLED)
-        return Link(connection, self._sql, self._dialect)
+            return PooledConnection(driver, self._sql, self._dialect, _POOLED)
+        return PostgresConnection(driver, self._sql, self._dialect)
 
     def connect(self) -> Pg:
         """A new connection with our settings; what the address says about the connection itself goes before."""

@@ -15,12 +15,12 @@ from msgspec.structs import replace
 from packhorse.core.errors import StorageError
 from packhorse.core.job import Job, NewJob, State
 from packhorse.storage.external_connection import elsewhere
-from packhorse.storage.postgres import packs
-from packhorse.storage.postgres.guest import await_pipeline, guest
+from packhorse.storage.postgres import event_batches
+from packhorse.storage.postgres.connection import can_be_stored
+from packhorse.storage.postgres.driver_errors import translate, without_password
+from packhorse.storage.postgres.external_connection import await_pipeline, joined
 from packhorse.storage.postgres.keeper import PostgresKeeper
 from packhorse.storage.postgres.transaction import Transaction
-from packhorse.storage.postgres.trouble import translate, without_password
-from packhorse.storage.postgres.values import can_be_stored
 from packhorse.storage.records import Enqueued, Placement, QueueInfo
 from packhorse.storage.sql import in_and_out
 from packhorse.storage.sql.rows import to_json
@@ -74,7 +74,7 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
         if is_unusual or not self._are_known(jobs[:1]):
             return False
         job_ids, blank = [new.id for new in jobs], replace(first, id="", args="")
-        bounds = packs.bounds(job_ids)  # None also for more than a value of the sequence has numbers for
+        bounds = event_batches.bounds(job_ids)  # None also for more than a value of the sequence has numbers for
         if bounds is None or any(replace(new, id="", args="") != blank for new in jobs):
             return False
         ids, args = "\n".join(job_ids), "\n".join([new.args for new in jobs])
@@ -96,20 +96,20 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
         self._make_known(jobs)
         await_pipeline(connection)
         try:
-            with guest(connection, self._sql, self._dialect) as link:
-                now, *there = link.execute(self._sql["whereabouts"]).fetchone()
+            with joined(connection, self._sql, self._dialect) as external:
+                now, *there = external.execute(self._sql["whereabouts"]).fetchone()
                 if there != here and there != self._look_around():  # it may have been restarted
                     which = f"the database {there[0]}" if there[0] != here[0] else "another server"
                     raise elsewhere(which, without_password(self._db.address))
-                tx = Transaction(link, now if self._clock is None else self._clock(), is_guest=True)
+                tx = Transaction(external, now if self._clock is None else self._clock(), is_external=True)
                 # Whoever closes the storage waits for this transaction from now on. Asked on a connection of our own:
                 # the caller's may be of the kind that sees only what was there when it began.
-                link.execute(self._sql["share_writing"])
+                external.execute(self._sql["share_writing"])
                 may_go_on(self.move(), "enqueue")
                 enqueued = self._enqueue(tx, jobs)
                 tx.flush()
-                if link.may_notify:
-                    link.execute(self._sql["hint"], (to_json(sorted({new.queue for new in jobs})), tx.now))
+                if external.may_notify:
+                    external.execute(self._sql["hint"], (to_json(sorted({new.queue for new in jobs})), tx.now))
         except (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected):
             raise  # his transaction has lost a race: whoever makes it again waits for just this error
         except psycopg.Error as error:
@@ -123,7 +123,7 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
         if self._are_known(jobs):
             return
         may_go_on(self.move(), "enqueue")
-        self._db.read_with("know", lambda link: self._know(link, _names_of(jobs)))
+        self._db.read_with("know", lambda connection: self._know(connection, _names_of(jobs)))
         self._remember(jobs)
 
     def _look_around(self) -> list[Any]:
@@ -158,7 +158,7 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
         return self._known.get(name, 0.0) >= time.monotonic()
 
     def _enqueue(self, tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        if not tx.is_guest:
+        if not tx.is_external:
             names = [name for name in _names_of(jobs) if not self._is_known(name)]
             self._know(tx, names)
             for queue in dict.fromkeys(queue for _, queue in names):
@@ -172,7 +172,7 @@ class InAndOut(PostgresKeeper, in_and_out.InAndOut):
         tx.execute(self._sql["put_locks"], [*(list(column) for column in zip(*locks, strict=True)), tx.now])
 
     def _insert(self, tx: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        rows = tx.execute(self._sql["enqueue"], (to_json(jobs), tx.now, not tx.is_guest)).fetchall()
+        rows = tx.execute(self._sql["enqueue"], (to_json(jobs), tx.now, not tx.is_external)).fetchall()
         if len(rows) < len(jobs):
             may_go_on(self._mark_in(tx), "enqueue")
         return _placements(jobs, rows)

@@ -6,10 +6,10 @@ from collections.abc import Collection
 from typing import Any
 
 from packhorse.core import clock
-from packhorse.storage.postgres.bell import Bell
 from packhorse.storage.postgres.database import Database
+from packhorse.storage.postgres.notifier import Notifier
 from packhorse.storage.sql.rows import to_json
-from packhorse.storage.sql.served import Served
+from packhorse.storage.sql.server import Served
 
 _LONG_WRITE = 10 * clock.SECOND
 """After so long an event is shown although a transaction that began before it is still open."""
@@ -19,7 +19,7 @@ class PostgresKeeper(Served):
     """A server, its bell, and the words of one schema."""
 
     _db: Database
-    _bell: Bell
+    _notifier: Notifier
     _sql: dict[str, str]
 
     def _moment(self) -> int | None:

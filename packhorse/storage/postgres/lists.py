@@ -9,7 +9,7 @@ from packhorse.core.job import RANKS
 from packhorse.storage.queries import Place
 from packhorse.storage.sql import lists
 from packhorse.storage.sql.lists import AT_ONCE
-from packhorse.storage.sql.transaction import Connection
+from packhorse.storage.sql.transaction import SQLConnection
 
 # In one statement, and so of one moment: a job that comes into line or leaves it is neither missed nor seen twice.
 # Here and below, what is before a place is said as a pair: no other index can look for that, or give the order.
@@ -31,7 +31,7 @@ SELECT -seq FROM (
 class Lists(lists.Lists):
     _patience = 0.05  # what nobody has looked at for long comes from the disk
 
-    def _index(self, connection: Connection) -> lists.Index:
+    def _index(self, connection: SQLConnection) -> lists.Index:
         return Index(connection, self._dialect, self._sql)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from packhorse.core.event import Event
 from packhorse.storage.contract import BATCH
-from packhorse.storage.postgres import packs
+from packhorse.storage.postgres import event_batches
+from packhorse.storage.postgres.connection import can_be_stored
 from packhorse.storage.postgres.keeper import PostgresKeeper
-from packhorse.storage.postgres.values import can_be_stored
 from packhorse.storage.records import EventFilter, LogLine
 from packhorse.storage.sql import records
 from packhorse.storage.sql.rows import event_of
@@ -82,7 +82,7 @@ class Records(PostgresKeeper, records.Records):
             reaching = "last_job >= ? AND last_job <= ? AND first_job <= ? AND strpos(jobs, ?) > 0"
             packed = f"{rows} WHERE {reaching} AND {conditions}"
             job_id = where.job_id
-            asked = [job_id, *values, job_id, packs.farthest(job_id), job_id, job_id, *values]
+            asked = [job_id, *values, job_id, event_batches.farthest(job_id), job_id, job_id, *values]
             return f"SELECT * FROM ({alone} UNION ALL {packed}) AS of_job", "id + 0 ?", asked
         if where.subject not in (None, "job"):
             conditions, values = _asked(where, _SUBJECTS_CONDITIONS)

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from psycopg import errors
 
 from packhorse.core.errors import StorageNotFound
-from packhorse.storage.postgres.link import Link
+from packhorse.storage.postgres.connection import PostgresConnection
 from packhorse.storage.postgres.statements import quoted
-from packhorse.storage.sql.served import make_sure
-from packhorse.storage.statements import load_migrations
+from packhorse.storage.sql.server import make_sure
+from packhorse.storage.sql.statements import load_migrations
 
 Migration = tuple[int, str, str]
 
@@ -32,40 +32,44 @@ _PATIENCE = 300.0
 
 
 def prepare(
-    link: Link, schema: str, migrations: Sequence[Migration] = MIGRATIONS, *, missing: StorageNotFound | None = None
+    connection: PostgresConnection,
+    schema: str,
+    migrations: Sequence[Migration] = MIGRATIONS,
+    *,
+    missing: StorageNotFound | None = None,
 ) -> None:
     """Make sure that this program can work with what is in the database. Tables that are not there are made, unless
     there is an error to be raised then."""
-    present, wanted = versions(link, schema), migrations[-1][0]
-    make_sure(f"the schema {schema} has", present, wanted, lambda: migrate(link, schema, migrations), missing)
+    present, wanted = versions(connection, schema), migrations[-1][0]
+    make_sure(f"the schema {schema} has", present, wanted, lambda: migrate(connection, schema, migrations), missing)
 
 
-def migrate(link: Link, schema: str, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:
+def migrate(connection: PostgresConnection, schema: str, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:
     """Bring the schema up to date. Answers the files that were applied. A few seconds at a time: while we wait for a
     table, everybody else who wants it waits behind us."""
     ends_at = time.monotonic() + _PATIENCE
     while True:
         try:
-            return _migrate(link, schema, migrations)
+            return _migrate(connection, schema, migrations)
         except (errors.LockNotAvailable, errors.DeadlockDetected):
             if time.monotonic() >= ends_at:
                 raise
         time.sleep(random.uniform(0.5, 1.0))
 
 
-def _migrate(link: Link, schema: str, migrations: Sequence[Migration]) -> list[str]:
-    with link.connection.transaction():
+def _migrate(connection: PostgresConnection, schema: str, migrations: Sequence[Migration]) -> list[str]:
+    with connection.driver.transaction():
         # An index over many jobs takes its time; and whoever has waited must see what was done meanwhile. All of it is
         # said here: behind a pooler the session has no settings of ours.
-        link.begin(
+        connection.begin(
             "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = 0;"
             f" SET LOCAL lock_timeout = '{_LOCK_PATIENCE}'"
         )
-        link.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 5040))", (f"packhorse schema {schema}",))
-        present, _ = versions(link, schema)  # somebody may have been quicker
+        connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 5040))", (f"packhorse schema {schema}",))
+        present, _ = versions(connection, schema)  # somebody may have been quicker
         missing = [migration for migration in migrations if migration[0] > present]
-        for _, statement in script(schema, missing, is_there=is_there(link, schema)):
-            link.begin(statement)
+        for _, statement in script(schema, missing, is_there=is_there(connection, schema)):
+            connection.begin(statement)
     return [name for _, name, _ in missing]
 
 
@@ -86,26 +90,28 @@ def script(schema: str, migrations: Sequence[Migration], *, is_there: bool = Fal
     return [*steps, ("version", record)]
 
 
-def pending(link: Link, schema: str, migrations: Sequence[Migration] = MIGRATIONS) -> list[Migration]:
+def pending(
+    connection: PostgresConnection, schema: str, migrations: Sequence[Migration] = MIGRATIONS
+) -> list[Migration]:
     """The migrations that have not been applied yet."""
-    present, _ = versions(link, schema)
+    present, _ = versions(connection, schema)
     return [migration for migration in migrations if migration[0] > present]
 
 
-def is_there(link: Link, schema: str) -> bool:
+def is_there(connection: PostgresConnection, schema: str) -> bool:
     """Is there such a schema, with or without our tables?"""
-    return bool(link.execute("SELECT 1 FROM pg_namespace WHERE nspname = $1", (schema,)).fetchall())
+    return bool(connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = $1", (schema,)).fetchall())
 
 
-def versions(link: Link, schema: str) -> tuple[int, int]:
+def versions(connection: PostgresConnection, schema: str) -> tuple[int, int]:
     """The schema's version, 0 when there is none, and the oldest program that may use it."""
     # Asked of the catalogue itself: `to_regclass` may answer from before we waited for somebody else's migration.
-    found = link.execute(
+    found = connection.execute(
         "SELECT 1 FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace"
         " WHERE nspname = $1 AND relname = 'packhorse_meta'",
         (schema,),
     ).fetchall()
     if not found:
         return 0, 0
-    rows = dict(link.execute(f"SELECT key, value FROM {quoted(schema)}.packhorse_meta").fetchall())
+    rows = dict(connection.execute(f"SELECT key, value FROM {quoted(schema)}.packhorse_meta").fetchall())
     return int(rows.get("schema", 0)), int(rows.get("oldest_program", 0))

@@ -7,9 +7,8 @@ import re
 from functools import lru_cache
 
 from packhorse.core.metrics import LIMITS, STEPS
-from packhorse.storage.sql.dialect import Dialect
 from packhorse.storage.sql.rows import FIELDS
-from packhorse.storage.statements import load_statements
+from packhorse.storage.sql.statements import Dialect, load_statements
 
 _JOB = ", ".join(FIELDS)
 _STEPS = ", ".join(f"'_{name}'" for name in STEPS)

@@ -18,21 +18,21 @@ from packhorse.core.fair_share import FairShare
 from packhorse.storage import transfer
 from packhorse.storage.contract import BATCH
 from packhorse.storage.postgres import schema
-from packhorse.storage.postgres.bell import Bell
+from packhorse.storage.postgres.connection import PostgresConnection
 from packhorse.storage.postgres.database import Database, Options
+from packhorse.storage.postgres.driver_errors import not_understood, without_password
 from packhorse.storage.postgres.in_and_out import InAndOut
-from packhorse.storage.postgres.link import Link
 from packhorse.storage.postgres.lists import Lists
-from packhorse.storage.postgres.marks import Marks
+from packhorse.storage.postgres.notifier import Notifier
 from packhorse.storage.postgres.records import Records
 from packhorse.storage.postgres.statements import dialect_for, statements_for
 from packhorse.storage.postgres.transaction import Transaction
 from packhorse.storage.postgres.transfer import Transfers
-from packhorse.storage.postgres.trouble import not_understood, without_password
 from packhorse.storage.postgres.upkeep import Upkeep
 from packhorse.storage.postgres.workers import Workers
 from packhorse.storage.postgres.working import Working
 from packhorse.storage.records import Health, Migration, OperationSums
+from packhorse.storage.sql.scan_cursor import ScanCursor
 from packhorse.storage.sql.schedules import Schedules
 from packhorse.storage.sql.steering import Steering
 
@@ -67,7 +67,7 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Transfers, Records, Lists, St
         self._turns = FairShare()
         self._known = {}
         self._last_line = ""
-        self._marks = Marks()
+        self._cursor = ScanCursor(slow=0.01)
         self._db = Database(
             address,
             options,
@@ -77,7 +77,7 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Transfers, Records, Lists, St
             now=now,
             after_commit=self._committed,
         )
-        self._bell = Bell(self._db, self._sql, now)
+        self._notifier = Notifier(self._db, self._sql, now)
 
     @classmethod
     def from_url(cls, url: str, *, now: clock.Now | None = None) -> Postgres:
@@ -97,47 +97,47 @@ class Postgres(Working, InAndOut, Workers, Upkeep, Transfers, Records, Lists, St
             raise not_understood(error, url) from None
         return cls(address, options=options, now=now)
 
-    def _prepare(self, link: Link) -> None:
+    def _prepare(self, connection: PostgresConnection) -> None:
         name = self.options.schema
         missing = StorageNotFound(
             f"{without_password(self._db.address)} has no Packhorse jobs in its schema {name}",
             why="the schema does not exist or has no tables of ours, and looking does not make it",
             hint="name another with ?schema=, or put the first job in: packhorse enqueue NAME",
         )
-        schema.prepare(link, name, missing=None if self._makes else missing)
+        schema.prepare(connection, name, missing=None if self._makes else missing)
 
     def close(self) -> None:
         self._known.clear()
         self._here = None
-        self._bell.close()
+        self._notifier.close()
         self._db.pool.close()
 
     def _committed(self, tx: Transaction) -> None:
         if tx.wakes:  # a job came into line, wherever in it
-            self._marks.forget()
-            self._bell.ring()
+            self._cursor.forget()
+            self._notifier.notify()
         if tx.deltas:
             self._counting(tx.deltas)
 
     # --- migrations -----------------------------------------------------------------------------------------------
 
     def pending_migrations(self) -> list[Migration]:
-        with self._db.unprepared() as link:
-            missing = schema.pending(link, self.options.schema)
-            is_there = schema.is_there(link, self.options.schema)
+        with self._db.unprepared() as connection:
+            missing = schema.pending(connection, self.options.schema)
+            is_there = schema.is_there(connection, self.options.schema)
         return [Migration(*step) for step in schema.script(self.options.schema, missing, is_there=is_there)]
 
     def migrate(self) -> list[str]:
-        with self._db.unprepared() as link:
-            return schema.migrate(link, self.options.schema)
+        with self._db.unprepared() as connection:
+            return schema.migrate(connection, self.options.schema)
 
     # --- wake-up --------------------------------------------------------------------------------------------------
 
     def wait(self, timeout: float, queues: Sequence[str] = ()) -> bool:
-        return self._bell.wait(timeout, queues)
+        return self._notifier.wait(timeout, queues)
 
     def interrupt(self) -> None:
-        self._bell.interrupt()
+        self._notifier.interrupt()
 
     # --- health ---------------------------------------------------------------------------------------------------
 

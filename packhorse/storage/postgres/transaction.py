@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from packhorse.core.event import Event
 from packhorse.core.job import Job
-from packhorse.storage.postgres.link import Link
+from packhorse.storage.postgres.connection import PostgresConnection
 from packhorse.storage.sql import transaction
 from packhorse.storage.sql.rows import EventRow, Row, changed_row, event_row, update_of
 from packhorse.storage.sql.transaction import Cursor
@@ -21,26 +21,28 @@ R = TypeVar("R")
 class Transaction(transaction.Transaction):
     """What one call does, on one connection."""
 
-    __slots__ = ("_changed", "_event_rows", "_failures", "_link", "deltas", "is_guest", "mark_text")
+    __slots__ = ("_changed", "_connection", "_event_rows", "_failures", "deltas", "is_external", "mark_text")
 
-    def __init__(self, link: Link, now: int, mark_text: str | None = None, *, is_guest: bool = False) -> None:
+    def __init__(
+        self, connection: PostgresConnection, now: int, mark_text: str | None = None, *, is_external: bool = False
+    ) -> None:
         super().__init__(now)
         self.mark_text = mark_text  # of a move, as it was when this began
-        self.is_guest = is_guest
+        self.is_external = is_external
         self.deltas = 0  # rows that it has added to what is to be folded
-        self._link = link
+        self._connection = connection
         self._changed: list[list[Any]] = []
         self._event_rows: list[EventRow] = []
         self._failures: list[Row] = []
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> Cursor:
         self._send_changed()
-        return self._link.execute(sql, values)
+        return self._connection.execute(sql, values)
 
     def executemany(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
         self._send_changed()
         if rows:
-            self._link.executemany(sql, rows)
+            self._connection.executemany(sql, rows)
 
     def keep(self, before: Job, job: Job) -> None:
         self._changed.append(changed_row(job))
@@ -54,16 +56,18 @@ class Transaction(transaction.Transaction):
     def _send_changed(self) -> None:
         if self._changed:
             changed, self._changed = self._changed, []
-            self._link.executemany(self._link.dialect.say(update_of(self._link.dialect.prefix)), changed)
+            self._connection.executemany(
+                self._connection.dialect.say(update_of(self._connection.dialect.prefix)), changed
+            )
 
     def nested(self, work: Callable[[Transaction], R]) -> R:
-        own = Transaction(self._link, self.now, is_guest=self.is_guest)
+        own = Transaction(self._connection, self.now, is_external=self.is_external)
         self.execute("SAVEPOINT nested")
         try:
             result = work(own)
             own._send_changed()
         except Exception:
-            self._link.undo("nested")
+            self._connection.undo("nested")
             raise
         self.execute("RELEASE nested")
         self.absorb(own)
@@ -77,16 +81,18 @@ class Transaction(transaction.Transaction):
     def flush(self) -> None:
         """Write what was collected."""
         self._send_changed()
-        sql = self._link.sql
+        sql = self._connection.sql
         if self._event_rows:
-            self._link.execute(sql["put_events"], [list(column) for column in zip(*self._event_rows, strict=True)])
+            self._connection.execute(
+                sql["put_events"], [list(column) for column in zip(*self._event_rows, strict=True)]
+            )
         deltas = self._deltas()
         self.deltas = len(deltas)
         if deltas:
-            self._link.execute(sql["put_deltas"], [list(column) for column in zip(*deltas, strict=True)])
+            self._connection.execute(sql["put_deltas"], [list(column) for column in zip(*deltas, strict=True)])
         if self._failures:
             # In the order of their causes, last of all: two calls that count the same ones never wait in a circle.
-            self._link.executemany(sql["count_failure"], sorted(self._failures, key=lambda row: str(row[0])))
+            self._connection.executemany(sql["count_failure"], sorted(self._failures, key=lambda row: str(row[0])))
 
     def _deltas(self) -> list[Row]:
         rows: list[Row] = [("tally", 0, *key, number) for key, number in self.tallies.items() if number]

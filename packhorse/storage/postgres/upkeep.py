@@ -11,7 +11,7 @@ from packhorse.storage.postgres.keeper import PostgresKeeper
 from packhorse.storage.records import Retention
 from packhorse.storage.sql import upkeep
 from packhorse.storage.sql.rows import to_json
-from packhorse.storage.sql.served import FOLD_AFTER
+from packhorse.storage.sql.server import FOLD_AFTER
 from packhorse.storage.sql.transaction import Transaction
 
 _AT_ONCE = 20_000

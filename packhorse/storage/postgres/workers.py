@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from packhorse.core.job import Job
+from packhorse.storage.postgres.connection import can_be_stored
 from packhorse.storage.postgres.keeper import PostgresKeeper
-from packhorse.storage.postgres.values import can_be_stored
 from packhorse.storage.records import HeartbeatReply
 from packhorse.storage.sql import workers
 from packhorse.storage.sql.rows import to_json

@@ -18,12 +18,12 @@ from packhorse.core.fair_share import in_turns
 from packhorse.core.job import RANK_FORCED, RANKS, Job, Token
 from packhorse.core.outcome import Completed, Outcome, Verdict
 from packhorse.storage.contract import named_queues
+from packhorse.storage.postgres.connection import PostgresConnection
 from packhorse.storage.postgres.keeper import PostgresKeeper
-from packhorse.storage.postgres.link import Link
-from packhorse.storage.postgres.marks import Marks
 from packhorse.storage.postgres.transaction import Transaction
 from packhorse.storage.sql import working
 from packhorse.storage.sql.rows import job_of, to_json
+from packhorse.storage.sql.scan_cursor import ScanCursor
 from packhorse.storage.sql.working import Hand
 
 _SOME_TRIES = 3
@@ -74,7 +74,7 @@ class _Told(msgspec.Struct):
 
 class Working(PostgresKeeper, working.Working):
     _last_line: str
-    _marks: Marks
+    _cursor: ScanCursor
     _in_vain: tuple[float, int | None] | None = None  # when nothing was found last, and when the next is due after that
     _in_vain_for: str | None = None  # the worker that looked
 
@@ -84,24 +84,28 @@ class Working(PostgresKeeper, working.Working):
         self._in_vain = None
         taken: list[Job] = []  # each batch in it is committed: nothing that fails later may forget one
         try:
-            is_late = self._db.read_with("reserve", lambda link: self._take(link, owner, queues, limit, taken))
+            is_late = self._db.read_with(
+                "reserve", lambda connection: self._take(connection, owner, queues, limit, taken)
+            )
             if is_late and self._write("promote", self._see_to_time):
-                self._db.read_with("reserve", lambda link: self._take(link, owner, queues, limit, taken, anyway=True))
+                self._db.read_with(
+                    "reserve", lambda connection: self._take(connection, owner, queues, limit, taken, anyway=True)
+                )
         except StorageError:
             if not taken:
                 raise
         self._counting(_counted_for(taken))
         if taken:
-            self._bell.rouse(queues)
+            self._notifier.remove_rows(queues)
         else:
             self._in_vain, self._in_vain_for = self._due_seen, owner
         return taken
 
     def wait_and_reserve(self, owner: str, queues: Mapping[str, int], limit: int, timeout: float) -> list[Job]:
-        is_rung = self._bell.wait(timeout, list(queues))
+        is_rung = self._notifier.wait(timeout, list(queues))
         queues = named_queues(queues)
         looked = self._in_vain if self._in_vain_for == owner else None
-        if is_rung or looked is None or self._clock is not None or not self._bell.is_lasting(queues):
+        if is_rung or looked is None or self._clock is not None or not self._notifier.has_lasting_row(queues):
             return self.reserve(owner, queues, limit)
         ago = time.monotonic() - looked[0]
         due_in = None if looked[1] is None else looked[1] - round(ago * SECOND)
@@ -116,7 +120,7 @@ class Working(PostgresKeeper, working.Working):
 
     def _take(
         self,
-        link: Link,
+        connection: PostgresConnection,
         owner: str,
         queues: Mapping[str, int],
         limit: int,
@@ -127,11 +131,11 @@ class Working(PostgresKeeper, working.Working):
         """Add jobs to `taken`. True: somebody must see first to those that are due or have expired."""
         for _ in range(_SOME_TRIES):  # others may be quicker at what was seen in line
             wanted = limit - len(taken)
-            lines = self._lines(link, owner, queues, wanted, anyway)
+            lines = self._lines(connection, owner, queues, wanted, anyway)
             if not lines:
                 return lines is None
-            rows = link.execute(self._sql["take"], self._asked(owner, lines, wanted, anyway)).fetchall()
-            batch, is_late = self._taken(link, owner, queues, rows, wanted)
+            rows = connection.execute(self._sql["take"], self._asked(owner, lines, wanted, anyway)).fetchall()
+            batch, is_late = self._taken(connection, owner, queues, rows, wanted)
             taken += batch
             missed = sum(line.share for line in lines) - len(batch) if len(queues) > 1 else 0
             if is_late or len(taken) >= limit or missed <= 0:
@@ -142,17 +146,19 @@ class Working(PostgresKeeper, working.Working):
         return owner, self._moment(), to_json(lines), limit, anyway
 
     def _lines(
-        self, link: Link, owner: str, queues: Mapping[str, int], limit: int, anyway: bool = False
+        self, connection: PostgresConnection, owner: str, queues: Mapping[str, int], limit: int, anyway: bool = False
     ) -> list[_Line] | None:
         """What to take from where; None: time must be seen to first. A lone queue needs no turns."""
         if len(queues) == 1:
-            link.looked_for, link.paused = 0, ()
+            connection.searched_for, connection.paused = 0, ()
             return self._lone_line(queues, limit)
         most = max(_LINES_AT_ONCE, limit)  # each has one job at least, so nobody needs more lines than that
         statement, told = self._where(queues)
         began_at = time.perf_counter()
-        rows = link.execute(statement, (told, limit, owner, self._moment(), anyway, self._last_line, most)).fetchall()
-        link.looked_for, link.paused = round((time.perf_counter() - began_at) * SECOND), rows[0][6] or ()
+        rows = connection.execute(
+            statement, (told, limit, owner, self._moment(), anyway, self._last_line, most)
+        ).fetchall()
+        connection.searched_for, connection.paused = round((time.perf_counter() - began_at) * SECOND), rows[0][6] or ()
         if len(rows) == most:
             self._last_line = self._behind(rows)
         is_known, is_late, due_in = rows[0][:3]
@@ -163,12 +169,12 @@ class Working(PostgresKeeper, working.Working):
 
     def _where(self, queues: Mapping[str, int]) -> tuple[str, str]:
         """The statement that looks for lines, and what it is told."""
-        if not self._marks.are_there(queues):
+        if not self._cursor.is_set(queues):
             return self._sql["lines"], to_json(sorted(queues))
         starts = [
             _Start(queue, rank, start)
             for queue in sorted(queues)
-            for low, high, start in self._marks.ranges(queue)
+            for low, high, start in self._cursor.ranges(queue)
             for rank in range(low, high + 1)
         ]
         return self._sql["lines_from"], to_json(starts)
@@ -179,10 +185,10 @@ class Working(PostgresKeeper, working.Working):
         return max((queue for queue in lowest if queue > self._last_line), default=lowest[-1])
 
     def _lone_line(self, queues: Mapping[str, int], limit: int) -> list[_Line]:
-        if not self._marks.are_there(queues):
+        if not self._cursor.is_set(queues):
             return [_Line(queue, RANKS[0], RANKS[-1], limit) for queue in queues]
         return [
-            _Line(queue, low, high, limit, start) for queue in queues for low, high, start in self._marks.ranges(queue)
+            _Line(queue, low, high, limit, start) for queue in queues for low, high, start in self._cursor.ranges(queue)
         ]
 
     def _shares(self, rows: Sequence[tuple[int, str, int]], weights: Mapping[str, int], limit: int) -> list[_Line]:
@@ -192,7 +198,7 @@ class Working(PostgresKeeper, working.Working):
             lengths = {queue: length for _, queue, length in group}
             shares = self._turns.share(lengths, weights, limit)
             lines += [
-                _Line(queue, rank, rank, share, self._marks.start(queue, rank)) for queue, share in shares.items()
+                _Line(queue, rank, rank, share, self._cursor.start(queue, rank)) for queue, share in shares.items()
             ]
             limit -= sum(shares.values())
             if limit <= 0:
@@ -200,7 +206,12 @@ class Working(PostgresKeeper, working.Working):
         return lines
 
     def _taken(
-        self, link: Link, owner: str, queues: Mapping[str, int], rows: Sequence[tuple[Any, ...]], wanted: int
+        self,
+        connection: PostgresConnection,
+        owner: str,
+        queues: Mapping[str, int],
+        rows: Sequence[tuple[Any, ...]],
+        wanted: int,
     ) -> tuple[list[Job], bool]:
         is_known, is_late, due_in, took = rows[0][:4]
         if not is_known:
@@ -215,8 +226,8 @@ class Working(PostgresKeeper, working.Working):
         # The jobs of a paused queue were skipped, and may come before all that were found: remember nothing about it. A
         # lone queue may be paused if it gave only forced jobs.
         is_open = len(queues) > 1 or (jobs and jobs[-1].rank > RANK_FORCED)
-        walked = [queue for queue in queues if queue not in link.paused] if is_open else []
-        self._marks.note(walked, jobs, took + link.looked_for, is_all=len(jobs) < wanted)
+        walked = [queue for queue in queues if queue not in connection.paused] if is_open else []
+        self._cursor.note(walked, jobs, (took + connection.searched_for) / SECOND, is_all=len(jobs) < wanted)
         return jobs if len(queues) == 1 else in_turns(jobs, queues), is_late
 
     # --- start ----------------------------------------------------------------------------------------------------
@@ -267,24 +278,29 @@ class Working(PostgresKeeper, working.Working):
             verdicts = self._write("finish", lambda tx: self._finish(tx, outcomes, owner))
             return verdicts, self.reserve(owner, queues, limit)
         accepted, (taken, is_late) = self._db.read_with(
-            "finish_and_reserve", lambda link: self._complete_and_take(link, outcomes, owner, queues, limit)
+            "finish_and_reserve", lambda connection: self._complete_and_take(connection, outcomes, owner, queues, limit)
         )
         self._counting((accepted[0][1] if accepted else 0) + _counted_for(taken))
         verdicts = self._verdicts(outcomes, accepted)
         return verdicts, self.reserve(owner, queues, limit) if is_late else taken
 
     def _complete_and_take(
-        self, link: Link, outcomes: Sequence[Outcome], owner: str, queues: Mapping[str, int], limit: int
+        self,
+        connection: PostgresConnection,
+        outcomes: Sequence[Outcome],
+        owner: str,
+        queues: Mapping[str, int],
+        limit: int,
     ) -> tuple[list[Any], tuple[list[Job], bool]]:
         """One round trip for a lone queue; two when turns have to be shared out in between."""
         told = (_told(outcomes), self._moment(), owner)
-        lines = self._lines(link, owner, queues, limit)
+        lines = self._lines(connection, owner, queues, limit)
         if lines is None:
-            return link.execute(self._sql["complete"], told).fetchall(), ([], True)
-        with link.pipeline() as pipeline:  # one transaction, committed when all has been sent
+            return connection.execute(self._sql["complete"], told).fetchall(), ([], True)
+        with connection.pipeline() as pipeline:  # one transaction, committed when all has been sent
             completed = pipeline.execute(self._sql["complete"], told)
             taken = pipeline.execute(self._sql["take"], self._asked(owner, lines, limit, anyway=False))
-        return completed.fetchall(), self._taken(link, owner, queues, taken.fetchall(), limit)
+        return completed.fetchall(), self._taken(connection, owner, queues, taken.fetchall(), limit)
 
     def _verdicts(self, outcomes: Sequence[Outcome], rows: Sequence[tuple[str, int]]) -> list[Verdict]:
         if len(rows) == len(outcomes):

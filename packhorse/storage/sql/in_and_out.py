@@ -16,7 +16,7 @@ from packhorse.storage.records import Enqueued, Placement, QueueInfo, Tally, Tas
 from packhorse.storage.sql.batch import Batch
 from packhorse.storage.sql.keeper import Keeper
 from packhorse.storage.sql.rows import job_of, to_json
-from packhorse.storage.sql.transaction import Connection, Transaction
+from packhorse.storage.sql.transaction import SQLConnection, Transaction
 
 _KNOWN_FOR = 300.0
 """Seconds for which a process trusts that a name it has written is still there."""
@@ -71,7 +71,7 @@ class InAndOut(Keeper):
         if not keys:
             return {}
         locks = tx.execute(self._sql["get_locks"], (to_json(keys),)).fetchall()
-        if tx.is_guest:  # whose jobs are looked at in another way
+        if tx.is_external:  # whose jobs are looked at in another way
             return {row[0]: None for row in locks}
         twins = self._jobs(tx, {row[1] for row in locks}) if locks else {}
         return {
@@ -133,7 +133,7 @@ class InAndOut(Keeper):
                 return None  # it has read the old arguments; the new ones must not be lost
         return Enqueued(holder.id, Placement.KEPT)
 
-    def _know(self, tx: Connection, names: Iterable[tuple[str, str]]) -> None:
+    def _know(self, tx: SQLConnection, names: Iterable[tuple[str, str]]) -> None:
         """Task and queue names become known with their first job."""
         now = time.monotonic()
         for task, queue in names:
@@ -162,7 +162,7 @@ class InAndOut(Keeper):
         return [Tally(queue, task, State(state), number) for queue, task, state, number in rows]
 
     def queues(self) -> list[QueueInfo]:
-        def work(connection: Connection) -> list[QueueInfo]:
+        def work(connection: SQLConnection) -> list[QueueInfo]:
             counts: dict[str, dict[State, int]] = defaultdict(dict)
             for queue, _, state, number in connection.execute(self._sql["all_tallies"]).fetchall():
                 counts[queue][State(state)] = counts[queue].get(State(state), 0) + number

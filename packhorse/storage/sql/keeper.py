@@ -18,9 +18,9 @@ from packhorse.core.outcome import Failure
 from packhorse.core.transitions import Transition
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import WorkerInfo
-from packhorse.storage.sql.dialect import Dialect
 from packhorse.storage.sql.rows import job_of, to_json, worker_of
-from packhorse.storage.sql.transaction import Connection, Database, Place, Transaction
+from packhorse.storage.sql.statements import Dialect
+from packhorse.storage.sql.transaction import Database, Place, SQLConnection, Transaction
 from packhorse.storage.transfer import Move, decode, may_go_on, quiet_answer
 
 R = TypeVar("R")
@@ -65,7 +65,7 @@ class Keeper(Storage):
         """The mark as it is for the whole of this transaction."""
         return self._mark_in(tx)
 
-    def _mark_in(self, connection: Connection) -> Move | None:
+    def _mark_in(self, connection: SQLConnection) -> Move | None:
         """The mark of a move, as this connection sees it."""
         row = connection.execute(self._sql["get_move"]).fetchone()
         return None if row is None else decode(row[0])
@@ -95,7 +95,7 @@ class Keeper(Storage):
         """The job that took a unique key last. One that waits is not started before this transaction ends: it shall
         find what is done in it. Others are left alone in somebody else's, as their workers want to finish them; what
         such a transaction sees may be old, so a connection of our own is asked."""
-        seen = self.get(job_id) if tx.is_guest else None
+        seen = self.get(job_id) if tx.is_external else None
         if seen is not None and seen.state not in WAITING:
             return seen
         return self._jobs(tx, [job_id]).get(job_id)

@@ -15,10 +15,10 @@ from packhorse.storage import queries
 from packhorse.storage.argument_filter import LONGEST, arguments_match, traces_of
 from packhorse.storage.queries import BY_DUE_TIME, FEW_QUEUES, IN_LINE, LATEST_FINISHED, NEWEST, Narrowed, Order, Place
 from packhorse.storage.records import Count, Filter, Page
-from packhorse.storage.sql.dialect import Dialect
 from packhorse.storage.sql.keeper import Keeper
 from packhorse.storage.sql.rows import job_of, to_json
-from packhorse.storage.sql.transaction import Connection
+from packhorse.storage.sql.statements import Dialect
+from packhorse.storage.sql.transaction import SQLConnection
 
 AT_ONCE = 500
 _FEWEST = 5
@@ -47,7 +47,7 @@ class Lists(Keeper):
         order = queries.order_for(where)
         after = queries.decode_cursor(cursor, order)
 
-        def work(connection: Connection) -> Page:
+        def work(connection: SQLConnection) -> Page:
             found: list[Job] = []
             looked_at = 0
             ends_at = time.monotonic() + self._patience
@@ -78,7 +78,7 @@ class Lists(Keeper):
         return self._db.read_with("find", work)
 
     def find_by_id(self, part: str, *, cursor: str | None = None, limit: int = 50) -> Page:
-        def work(connection: Connection) -> tuple[list[str], str | None]:
+        def work(connection: SQLConnection) -> tuple[list[str], str | None]:
             index = self._index(connection)
             beginning = index.ids_that_begin(part, limit) if cursor is None else []
             ending, following = index.ids_that_end(part, cursor, limit)
@@ -91,7 +91,7 @@ class Lists(Keeper):
         if queries.is_tallied(where):
             return Count(queries.sum_tallies(where, self.tallies()))
 
-        def work(connection: Connection) -> Count:
+        def work(connection: SQLConnection) -> Count:
             number = looked_at = 0
             ends_at = time.monotonic() + self._patience
             index = self._index(connection)
@@ -113,7 +113,7 @@ class Lists(Keeper):
 
         return self._db.read_with("count", work)
 
-    def _index(self, connection: Connection) -> Index:
+    def _index(self, connection: SQLConnection) -> Index:
         return Index(connection, self._dialect, self._sql)
 
 
@@ -124,7 +124,7 @@ class Index:
     ids_at_once = 100_000
     """How many ids one call looks at: they lie close together."""
 
-    def __init__(self, connection: Connection, dialect: Dialect, statements: Mapping[str, str]) -> None:
+    def __init__(self, connection: SQLConnection, dialect: Dialect, statements: Mapping[str, str]) -> None:
         self._execute = connection.execute
         self._dialect = dialect
         self._jobs = self._ids = f"{dialect.prefix}job"

@@ -31,7 +31,7 @@ class Cursor(Protocol):
     def fetchall(self) -> list[Any]: ...
 
 
-class Connection(Protocol):
+class SQLConnection(Protocol):
     """Something that takes statements."""
 
     def execute(self, sql: str, values: Sequence[Any] = ..., /) -> Cursor: ...
@@ -44,7 +44,7 @@ class Transaction(ABC):
 
     execute: Callable[..., Cursor]
     executemany: Callable[[str, Any], object]
-    is_guest: bool = False  # is it somebody else's transaction, of which nobody knows when it ends?
+    is_external: bool = False  # is it somebody else's transaction, of which nobody knows when it ends?
 
     def __init__(self, now: int) -> None:
         self.now = now

@@ -23,10 +23,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from packhorse.core import clock
 from packhorse.core.errors import BadValue
 from packhorse.storage.metrics import CallMetrics
-from packhorse.storage.sqlite import room
-from packhorse.storage.sqlite.file import StorageFile
+from packhorse.storage.sqlite import wal
+from packhorse.storage.sqlite.driver_errors import translate
+from packhorse.storage.sqlite.filesystem import DatabaseFile
 from packhorse.storage.sqlite.transaction import Transaction
-from packhorse.storage.sqlite.trouble import translate
 
 R = TypeVar("R")
 Row = tuple[Any, ...]
@@ -79,7 +79,7 @@ class Database:
         forget: Callable[[], object] = lambda: None,
     ) -> None:
         self.path = path
-        self._file = StorageFile(path, options.synchronous, prepare)
+        self._file = DatabaseFile(path, options.synchronous, prepare)
         self.options = options
         self.meter = CallMetrics()
         self._after_commit = after_commit
@@ -162,7 +162,7 @@ class Database:
             try:
                 shared = self._do_all(tickets, connection)
                 shared.flush()
-                room.make_room(self._file.log)
+                wal.allocate(self._file.log)
                 connection.execute("COMMIT")
             except BaseException as error:
                 if not isinstance(error, Exception) and not connection.in_transaction:
@@ -291,7 +291,7 @@ class Database:
                 raise translate(error, self.path) from error
             return number
 
-    def fold_log(self) -> None:
+    def checkpoint(self) -> None:
         """Write what the log has gathered back into the file, every few seconds, beside whoever reads or writes. Left
         to itself SQLite does so at the end of some commit, whose caller then waits for tens of milliseconds. Where it
         fails it can wait: what stands in the log is stored, and on a full disk a foreman has to look all the same."""
@@ -350,10 +350,10 @@ class Database:
 
     # --- the file -------------------------------------------------------------------------------------------------
 
-    def refuse_strangers(self) -> None:
+    def refuse_mismatch(self) -> None:
         """Raise StorageUnavailable if the file must not be opened, by whatever connection, as it lies there now."""
         with self._lock:
-            self._file.refuse_strangers()
+            self._file.refuse_mismatch()
 
     def _look_at_file(self) -> int:
         """The number of the file that is there, after which a reader is taken."""
@@ -371,7 +371,7 @@ class Database:
         such a connection closes, SQLite sees that the file has gone and leaves alone what has the names of its log."""
         if not self._is_lost():
             return
-        self._file.refuse_strangers()  # with all still open: should our file come back, we go on with it
+        self._file.refuse_mismatch()  # with all still open: should our file come back, we go on with it
         with self._readers_lock:
             self._files += 1
             idle, self._readers = self._readers, []
@@ -380,18 +380,18 @@ class Database:
         for connection in (writer, *idle):
             if connection is not None:
                 connection.close()
-        self._file.leave()
+        self._file.forget()
         self._forget_file()
 
     def _open_writer(self) -> sqlite3.Connection:
-        self._file.make_ready()
+        self._file.create()
         self._writer = self._patiently(self._file.connect_writer)
-        self._file.meet_companions()
+        self._file.note_wal()
         return self._writer
 
     # --- fork -----------------------------------------------------------------------------------------------------
 
-    def hold_still(self) -> bool:
+    def prepare_fork(self) -> bool:
         """Just before a fork: let the write that is under way end, begin no other, and close what is open.
 
         SQLite keeps its locks in memory that the child would inherit: the child would believe to hold locks that only
@@ -414,7 +414,7 @@ class Database:
                     return True
             time.sleep(0.001)  # a read is under way in another thread
 
-    def go_on(self) -> None:
+    def resume_after_fork(self) -> None:
         """The fork is done, and this is the parent."""
         self._lock.release()
         self._version_lock.release()
@@ -424,7 +424,7 @@ class Database:
         if not self._open.is_set():
             self._open.wait(2 * _STILL)
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """The fork is done, and this is the child: the parent's threads, and the locks they hold, are not here."""
         if self._writer is not None or self._readers or self._version_reader is not None:
             _inherited.append((self._writer, self._readers, self._version_reader))
@@ -464,18 +464,18 @@ _still: list[Database] = []
 
 
 def _before_fork() -> None:
-    _still.extend(database for database in list(_databases) if database.hold_still())
+    _still.extend(database for database in list(_databases) if database.prepare_fork())
 
 
 def _after_fork_in_parent() -> None:
     while _still:
-        _still.pop().go_on()
+        _still.pop().resume_after_fork()
 
 
 def _after_fork_in_child() -> None:
     _still.clear()
     for database in list(_databases):
-        database.begin_anew()
+        database.reset_after_fork()
 
 
 if hasattr(os, "register_at_fork"):

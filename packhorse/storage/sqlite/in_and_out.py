@@ -18,9 +18,9 @@ from packhorse.storage.records import Enqueued, Placement
 from packhorse.storage.sql import in_and_out
 from packhorse.storage.sql.rows import Row
 from packhorse.storage.sqlite import schema
-from packhorse.storage.sqlite.guest import guest, own_connection
+from packhorse.storage.sqlite.event_writer import BatchedJob
+from packhorse.storage.sqlite.external_connection import joined, own_connection
 from packhorse.storage.sqlite.keeper import SQLiteKeeper
-from packhorse.storage.sqlite.recorder import Packed
 from packhorse.storage.sqlite.rows import insert_of
 from packhorse.storage.sqlite.statements import SQL
 from packhorse.storage.sqlite.transaction import Transaction
@@ -35,7 +35,7 @@ class InAndOut(SQLiteKeeper, in_and_out.InAndOut):
             return []
         if self._db.is_open:
             self._db.ensure_prepared()  # the file may be another's by now
-        with guest(connection, self._db.path, self._db.ensure_prepared) as cursor:
+        with joined(connection, self._db.path, self._db.ensure_prepared) as cursor:
             if not self._db.is_open:
                 # His transaction has begun and holds the file: to open it, and to make what is missing, we would wait
                 # for his commit, and he for us.
@@ -45,7 +45,7 @@ class InAndOut(SQLiteKeeper, in_and_out.InAndOut):
             enqueued = self._enqueue(tx, jobs)
             tx.flush()
         with suppress(BadValue):  # not all connections tell
-            when_committed(connection, self._bell.ring)
+            when_committed(connection, self._notifier.notify)
         return enqueued
 
     def get_many(self, job_ids: Sequence[str]) -> list[Job]:
@@ -56,7 +56,7 @@ class InAndOut(SQLiteKeeper, in_and_out.InAndOut):
         return super().get_many(job_ids)
 
     def _has_no_tables(self) -> bool:
-        self._db.refuse_strangers()
+        self._db.refuse_mismatch()
         return schema.has_none(self._db.path)
 
     def can_be_read_beside(self, connection: object) -> bool:
@@ -117,7 +117,7 @@ class InAndOut(SQLiteKeeper, in_and_out.InAndOut):
 
     def _record_added(self, tx: Transaction, new_jobs: Sequence[NewJob], added: Sequence[Job]) -> dict[str, str]:
         """The event of each, and in which pack it is, if it is in one."""
-        alike: dict[State, dict[str, list[Packed]]] = {}
+        alike: dict[State, dict[str, list[BatchedJob]]] = {}
         for new, job in zip(new_jobs, added, strict=True):
             facts = transitions.added_facts(new, job)
             packed = (job.id, 0) if facts is None else (job.id, 0, 0, facts)
@@ -126,7 +126,7 @@ class InAndOut(SQLiteKeeper, in_and_out.InAndOut):
         for state, queues in alike.items():
             lines = [(queue, len(jobs)) for queue, jobs in queues.items()]
             jobs = list(chain.from_iterable(queues.values()))
-            pack = tx.events.pack(Kind.ADDED, tx.now, lines, state.value, "", jobs)
+            pack = tx.events.add_batch(Kind.ADDED, tx.now, lines, state.value, "", jobs)
             if pack:
                 packs.update(dict.fromkeys([job_id for job_id, *_ in jobs], pack))
         return packs

@@ -8,8 +8,8 @@ from typing import Any
 from packhorse.core.job import Job
 from packhorse.storage.sql.keeper import Keeper
 from packhorse.storage.sql.rows import to_json
-from packhorse.storage.sqlite.bell import Bell
 from packhorse.storage.sqlite.database import Database
+from packhorse.storage.sqlite.notifier import Notifier
 from packhorse.storage.sqlite.statements import DIALECT, SQL
 
 
@@ -17,7 +17,7 @@ class SQLiteKeeper(Keeper):
     """A file, its bell, and its words."""
 
     _db: Database
-    _bell: Bell
+    _notifier: Notifier
     _sql = SQL
     _dialect = DIALECT
 

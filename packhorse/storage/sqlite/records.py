@@ -8,8 +8,8 @@ from packhorse.core.event import Event
 from packhorse.storage.contract import BATCH
 from packhorse.storage.records import EventFilter
 from packhorse.storage.sql import records
+from packhorse.storage.sqlite.event_writer import EVENT_COLUMNS, events_of
 from packhorse.storage.sqlite.keeper import SQLiteKeeper
-from packhorse.storage.sqlite.recorder import EVENT_COLUMNS, events_of
 from packhorse.storage.sqlite.statements import SQL
 
 _PACKS = SQL["packs_of"]

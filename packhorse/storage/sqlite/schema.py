@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from packhorse.core.errors import NotADatabase, SchemaOutdated, SchemaTooNew, StorageUnavailable
-from packhorse.storage.statements import load_migrations
+from packhorse.storage.sql.statements import load_migrations
 
 Migration = tuple[int, str, str]
 Asked = sqlite3.Connection | sqlite3.Cursor

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from packhorse.storage.sql.dialect import Dialect
-from packhorse.storage.sqlite.recorder import EVENT_COLUMNS
+from packhorse.storage.sql.statements import Dialect, load_statements
+from packhorse.storage.sqlite.event_writer import EVENT_COLUMNS
 from packhorse.storage.sqlite.rows import ARGS, IS_PLAIN, JOB_COLUMNS, PLAIN_COLUMNS
-from packhorse.storage.statements import load_statements
 
 # `WorkerInfo.is_beating`, between the times ?1 and ?2 and with the lease ?3.
 _OWN = (

@@ -18,10 +18,10 @@ from packhorse.storage.sql.lists import Lists
 from packhorse.storage.sql.schedules import Schedules
 from packhorse.storage.sql.steering import Steering
 from packhorse.storage.sql.workers import Workers
-from packhorse.storage.sqlite import ground, schema
-from packhorse.storage.sqlite.bell import Bell
+from packhorse.storage.sqlite import filesystem, schema
 from packhorse.storage.sqlite.database import Database, Options
 from packhorse.storage.sqlite.in_and_out import InAndOut
+from packhorse.storage.sqlite.notifier import Notifier
 from packhorse.storage.sqlite.records import Records
 from packhorse.storage.sqlite.statements import SQL
 from packhorse.storage.sqlite.transfer import Transfers
@@ -49,12 +49,12 @@ class SQLite(Working, InAndOut, Upkeep, Records, Lists, Steering, Schedules, Wor
         self._last_lines = {}
         self._dealt = {}
         self._only_looks = False
-        self._bell = Bell(self.path, lambda: self._db.version())
+        self._notifier = Notifier(self.path, lambda: self._db.version())
         self._db = Database(
             self.path,
             options or Options(),
             prepare=self._prepare,
-            after_commit=self._bell.ring,
+            after_commit=self._notifier.notify,
             now=self._now,
             forget=self._known.clear,
         )
@@ -90,12 +90,12 @@ class SQLite(Working, InAndOut, Upkeep, Records, Lists, Steering, Schedules, Wor
     # --- migrations -----------------------------------------------------------------------------------------------
 
     def pending_migrations(self) -> list[Migration]:
-        self._db.refuse_strangers()
+        self._db.refuse_mismatch()
         return [Migration(*step) for step in schema.script(schema.pending(self.path))]
 
     def migrate(self) -> list[str]:
         """Opening the file does it; a copy of an older one is kept beside it."""
-        self._db.refuse_strangers()
+        self._db.refuse_mismatch()
         pending = [name for _, name, _ in schema.pending(self.path)]
         self.close()
         only_looked, self._only_looks = self._only_looks, False
@@ -109,10 +109,10 @@ class SQLite(Working, InAndOut, Upkeep, Records, Lists, Steering, Schedules, Wor
 
     def wait(self, timeout: float, queues: Sequence[str] = ()) -> bool:
         # A ring wakes whoever sleeps, and is passed on: nobody need say that other queues concern him too.
-        return self._bell.wait(timeout, [queue for queue in queues if queue != OTHER_QUEUES])
+        return self._notifier.wait(timeout, [queue for queue in queues if queue != OTHER_QUEUES])
 
     def interrupt(self) -> None:
-        self._bell.interrupt()
+        self._notifier.interrupt()
 
     # --- health ---------------------------------------------------------------------------------------------------
 
@@ -149,8 +149,12 @@ class SQLite(Working, InAndOut, Upkeep, Records, Lists, Steering, Schedules, Wor
                 "free_pages": free_pages,
                 "page_size": page_size,
             },
-            problems=[*problems(self.move()), *_problems(wal_size, free, self._db.options), *ground.doubts(self.path)],
-            notes=ground.notes(),
+            problems=[
+                *problems(self.move()),
+                *_problems(wal_size, free, self._db.options),
+                *_file_system_problems(self.path),
+            ],
+            notes=[note for note in (filesystem.library_note(),) if note is not None],
         )
 
 
@@ -172,6 +176,11 @@ def _options(url: str, query: str) -> Options:
                 hint="the options are synchronous and patience",
             )
     return options
+
+
+def _file_system_problems(path: Path) -> list[str]:
+    problem = filesystem.file_system_problem(path)
+    return [] if problem is None else [problem]
 
 
 def _problems(wal_size: int, free: int, options: Options) -> list[str]:

@@ -11,19 +11,18 @@ from packhorse.core.event import Event
 from packhorse.core.job import Job
 from packhorse.storage.sql import transaction
 from packhorse.storage.sql.rows import Row, event_row
-from packhorse.storage.sqlite.insert import Insert
-from packhorse.storage.sqlite.recorder import Recorder
+from packhorse.storage.sqlite.event_writer import BulkInsert, EventWriter
 from packhorse.storage.sqlite.rows import LARGE_ARGS, UPDATE_JOB, changed_row
 from packhorse.storage.sqlite.statements import SQL
 
 R = TypeVar("R")
 
-_ADD_TALLY = Insert(
+_ADD_TALLY = BulkInsert(
     "packhorse_tally",
     ("queue", "task", "state", "number"),
     "ON CONFLICT (queue, task, state) DO UPDATE SET number = number + excluded.number",
 )
-_ADD_MEASURE = Insert(
+_ADD_MEASURE = BulkInsert(
     "packhorse_measure",
     ("level", "at", "queue", "task", "counted", "amount"),
     "ON CONFLICT (level, at, queue, task, counted) DO UPDATE SET amount = amount + excluded.amount",
@@ -41,7 +40,7 @@ class Transaction(transaction.Transaction):
         self, connection: sqlite3.Connection | sqlite3.Cursor, now: int, within: Transaction | None = None
     ) -> None:
         super().__init__(now)
-        self.events: Recorder = Recorder(connection, within.events if within is not None else None)
+        self.events: EventWriter = EventWriter(connection, within.events if within is not None else None)
         self._connection = connection
         self.execute = connection.execute
         self.executemany = connection.executemany
@@ -84,5 +83,5 @@ class Transaction(transaction.Transaction):
     def flush(self) -> None:
         """Write what was collected."""
         self.events.flush(self.now)
-        _ADD_TALLY.put(self._connection, [(*key, number) for key, number in self.tallies.items() if number])
-        _ADD_MEASURE.put(self._connection, self.counted())
+        _ADD_TALLY.insert(self._connection, [(*key, number) for key, number in self.tallies.items() if number])
+        _ADD_MEASURE.insert(self._connection, self.counted())

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from packhorse.storage.records import PollResult
 from packhorse.storage.sql import upkeep
 from packhorse.storage.sql.rows import Row
+from packhorse.storage.sqlite.event_writer import events_of
 from packhorse.storage.sqlite.keeper import SQLiteKeeper
-from packhorse.storage.sqlite.recorder import events_of
 from packhorse.storage.sqlite.statements import SQL
 from packhorse.storage.sqlite.transaction import Transaction
 
 
 class Upkeep(SQLiteKeeper, upkeep.Upkeep):
     def poll(self, foreman: str, owners: Sequence[str], *, after: int = 0) -> PollResult:
-        self._db.fold_log()  # here, because only foremen come by with this, every second, and nobody waits for them
+        self._db.checkpoint()  # here, because only foremen come by with this, every second, and nobody waits for them
         return super().poll(foreman, owners, after=after)
 
     def _drop_events(self, tx: Transaction, before: int, limit: int) -> tuple[int, bool]:

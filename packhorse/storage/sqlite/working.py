@@ -65,17 +65,17 @@ class Working(SQLiteKeeper, Finishing):
     # --- reserve --------------------------------------------------------------------------------------------------
 
     def reserve(self, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:
-        self._bell.look(queues)
+        self._notifier.note_version(queues)
         jobs = self._write("reserve", lambda tx: self._reserve(tx, owner, queues, limit))
-        self._hand_bell_on(len(jobs), limit, queues)
+        self._notify_next(len(jobs), limit, queues)
         return jobs
 
-    def _hand_bell_on(self, got: int, limit: int, queues: Iterable[str]) -> None:
+    def _notify_next(self, got: int, limit: int, queues: Iterable[str]) -> None:
         """Woken for nothing: the ring was for somebody else. Got all that was asked for: there may be more."""
         if got == 0:
-            self._bell.pass_on(queues)
+            self._notifier.pass_on(queues)
         elif got >= limit:
-            self._bell.ring()
+            self._notifier.notify()
 
     def _reserve(self, tx: Transaction, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:
         if tx.execute(SQL["worker_exists"], (owner,)).fetchone() is None:
@@ -163,7 +163,7 @@ class Working(SQLiteKeeper, Finishing):
             for row in rows
         ]
         packed = [(job.id, job.fence) for job in jobs]
-        pack = tx.events.pack(Kind.RESERVED, tx.now, [(queue, len(jobs))], "reserved", owner, packed)
+        pack = tx.events.add_batch(Kind.RESERVED, tx.now, [(queue, len(jobs))], "reserved", owner, packed)
         take = SQL["take_any"] if others else SQL["take_plain"]
         # In line between the first and the last there are these jobs and no others.
         tx.execute(take, (owner, tx.now, pack, rank, queue, first, last))
@@ -187,7 +187,7 @@ class Working(SQLiteKeeper, Finishing):
             jobs += line
         if jobs:
             packed = [(job.id, job.fence) for job in jobs]
-            pack = tx.events.pack(Kind.RESERVED, tx.now, lines, "reserved", owner, packed)
+            pack = tx.events.add_batch(Kind.RESERVED, tx.now, lines, "reserved", owner, packed)
             tx.execute(SQL["take_scattered"], (owner, tx.now, pack, to_json([job.seq for job in jobs])))
         return jobs + others
 
@@ -271,13 +271,13 @@ class Working(SQLiteKeeper, Finishing):
     def finish_and_reserve(
         self, outcomes: Sequence[Outcome], owner: str, queues: Mapping[str, int], limit: int
     ) -> tuple[list[Verdict], list[Job]]:
-        self._bell.look(queues)
+        self._notifier.note_version(queues)
 
         def work(tx: Transaction) -> tuple[list[Verdict], list[Job]]:
             return self._finish(tx, outcomes), self._reserve(tx, owner, queues, limit)
 
         verdicts, jobs = self._end("finish_and_reserve", work)
-        self._hand_bell_on(len(jobs), limit, queues)
+        self._notify_next(len(jobs), limit, queues)
         return verdicts, jobs
 
     def _finish(self, tx: Transaction, outcomes: Sequence[Outcome]) -> list[Verdict]:
@@ -317,8 +317,8 @@ class Working(SQLiteKeeper, Finishing):
             ended = list(chain.from_iterable(queues.values()))
             begun = [(job.id, 1, started_at - now) for job, _, started_at in ended]
             done = [(job.id, 1, 0, {"ran": outcome.ran}) for job, outcome, _ in ended]
-            packs = tx.events.pack(Kind.STARTED, now, lines, "running", owner, begun)
-            packs += tx.events.pack(Kind.COMPLETED, now, lines, "completed", owner, done)
+            packs = tx.events.add_batch(Kind.STARTED, now, lines, "running", owner, begun)
+            packs += tx.events.add_batch(Kind.COMPLETED, now, lines, "completed", owner, done)
             rows = [
                 (job.seq, now - started_at, now - started_at - outcome.ran if outcome.ran > 0 else None, outcome.result)
                 for job, outcome, started_at in ended

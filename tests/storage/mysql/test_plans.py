@@ -21,11 +21,11 @@ from packhorse.core.event import Kind, Subject
 from packhorse.core.job import COMPLETED, DEAD, HELD, QUEUED, RETRYING, SCHEDULED, Token
 from packhorse.core.outcome import Completed
 from packhorse.storage.mysql import MySQL
-from packhorse.storage.mysql.link import Link
-from packhorse.storage.mysql.spelling import spelled
+from packhorse.storage.mysql.connection import MySQLConnection
+from packhorse.storage.mysql.literals import rendered
 from packhorse.storage.mysql.working import _stretch
 from packhorse.storage.records import EventFilter, Filter, LogLine, Retention, Span, TaskInfo
-from packhorse.storage.sql.served import FOLD_AFTER
+from packhorse.storage.sql.server import FOLD_AFTER
 from tests.mysql_server import new_database_url, numbers_to, shared_mysql
 
 _FILL = """
@@ -87,28 +87,28 @@ def filled() -> Iterator[MySQL]:
 @pytest.fixture(scope="module", params=["statistics of an empty table", "true statistics"])
 def crowded(request: pytest.FixtureRequest, filled: MySQL) -> MySQL:
     if request.param == "true statistics":
-        with filled._db.lent() as link:
-            link.rows("ANALYZE TABLE packhorse_job, packhorse_event")
+        with filled._db.lent() as connection:
+            connection.rows("ANALYZE TABLE packhorse_job, packhorse_event")
     return filled
 
 
-def rows_touched(storage: MySQL, work: Callable[[Link], object]) -> int:
+def rows_touched(storage: MySQL, work: Callable[[MySQLConnection], object]) -> int:
     """How many rows and index entries the statements of `work` looked at; they are undone."""
-    with storage._db.lent() as link:
-        link.script(["FLUSH STATUS", "START TRANSACTION"])
-        work(link)
-        read = dict(link.rows("SHOW SESSION STATUS LIKE 'Handler_read%'"))
-        link.script(["ROLLBACK"])
+    with storage._db.lent() as connection:
+        connection.script(["FLUSH STATUS", "START TRANSACTION"])
+        work(connection)
+        read = dict(connection.rows("SHOW SESSION STATUS LIKE 'Handler_read%'"))
+        connection.script(["ROLLBACK"])
     return sum(int(number) for number in read.values())
 
 
 def touched_by_call(storage: MySQL, call: Callable[[], object]) -> int:
     """The same for a call of the storage, which uses the connection that was used last."""
-    with storage._db.lent() as link:
-        link.script(["FLUSH STATUS"])
+    with storage._db.lent() as connection:
+        connection.script(["FLUSH STATUS"])
     call()
-    with storage._db.lent() as link:
-        return sum(int(number) for _, number in link.rows("SHOW SESSION STATUS LIKE 'Handler_read%'"))
+    with storage._db.lent() as connection:
+        return sum(int(number) for _, number in connection.rows("SHOW SESSION STATUS LIKE 'Handler_read%'"))
 
 
 def test_reserving_and_completing_by_memory_or_by_what_is_stored(crowded: MySQL) -> None:
@@ -134,7 +134,7 @@ def test_the_pick_is_explained_as_a_walk_along_the_line(crowded: MySQL) -> None:
     with shared_mysql().connect(database=crowded.address.database, cursorclass=DictCursor) as hand:
         cursor = hand.cursor()
         for stretch in STRETCHES:
-            pick = spelled(crowded._sql["pick"], ("mail", stretch, 100))
+            pick = rendered(crowded._sql["pick"], ("mail", stretch, 100))
             cursor.execute(f"EXPLAIN FORMAT=TRADITIONAL {pick}")
             (plan,) = cursor.fetchall()
 
@@ -176,7 +176,7 @@ def test_enqueueing(crowded: MySQL) -> None:
     ],
 )
 def test_what_is_asked_every_second(crowded: MySQL, name: str, values: tuple[Any, ...]) -> None:
-    assert rows_touched(crowded, lambda link: link.rows(crowded._sql[name], values)) <= 420
+    assert rows_touched(crowded, lambda connection: connection.rows(crowded._sql[name], values)) <= 420
 
 
 @pytest.mark.parametrize(

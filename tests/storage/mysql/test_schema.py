@@ -13,7 +13,7 @@ import pytest
 from packhorse.conformance.builders import add, at_once, ids, new_job
 from packhorse.core.errors import SchemaOutdated, SchemaTooNew, StorageNotFound
 from packhorse.storage.mysql import MySQL, schema
-from packhorse.storage.mysql.link import Link
+from packhorse.storage.mysql.connection import MySQLConnection
 from packhorse.storage.mysql.schema import MIGRATIONS, SCHEMA, migrate, pending, prepare, script, versions
 from tests.children import PATIENCE
 from tests.mysql_server import new_database_url, shared_mysql
@@ -42,8 +42,8 @@ def test_tables_that_another_program_is_just_making_are_waited_for(storage: MySQ
     add(storage)
     looked = threading.Event()
 
-    with storage._db.lent() as maker, storage._db.lent() as link, schema._turn(maker, database):
-        newcomer = threading.Thread(target=prepare, args=(_Watched(link, looked), database, [*MIGRATIONS, NEXT]))
+    with storage._db.lent() as maker, storage._db.lent() as connection, schema._turn(maker, database):
+        newcomer = threading.Thread(target=prepare, args=(_Watched(connection, looked), database, [*MIGRATIONS, NEXT]))
         newcomer.start()
         assert looked.wait(PATIENCE), "it has seen the old version, and asks for its turn"
         schema._apply(maker, database, *NEXT[::2])
@@ -53,36 +53,36 @@ def test_tables_that_another_program_is_just_making_are_waited_for(storage: MySQ
 
 
 class _Watched:
-    """A link that says when somebody waits for the lock of a migration."""
+    """A connection that says when somebody waits for the lock of a migration."""
 
-    def __init__(self, link: Link, looked: threading.Event) -> None:
-        self._link, self._looked = link, looked
+    def __init__(self, connection: MySQLConnection, looked: threading.Event) -> None:
+        self._connection, self._looked = connection, looked
 
     def execute(self, statement: str, words: tuple[Any, ...]) -> Any:
         self._looked.set()
-        return self._link.execute(statement, words)
+        return self._connection.execute(statement, words)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._link, name)
+        return getattr(self._connection, name)
 
 
 def test_older_tables_are_not_touched_unasked(storage: MySQL, database: str) -> None:
     add(storage)
 
-    with storage._db.lent() as link:
+    with storage._db.lent() as connection:
         with pytest.raises(SchemaOutdated, match="packhorse migrate"):
-            prepare(link, database, [*MIGRATIONS, NEXT])
-        assert pending(link, database, [*MIGRATIONS, NEXT]) == [NEXT]
-        assert migrate(link, database, [*MIGRATIONS, NEXT]) == ["002_colour.sql"]
-        assert migrate(link, database, [*MIGRATIONS, NEXT]) == []
-        assert versions(link, database) == (SCHEMA + 1, 1)
-        prepare(link, database, [*MIGRATIONS, NEXT])
+            prepare(connection, database, [*MIGRATIONS, NEXT])
+        assert pending(connection, database, [*MIGRATIONS, NEXT]) == [NEXT]
+        assert migrate(connection, database, [*MIGRATIONS, NEXT]) == ["002_colour.sql"]
+        assert migrate(connection, database, [*MIGRATIONS, NEXT]) == []
+        assert versions(connection, database) == (SCHEMA + 1, 1)
+        prepare(connection, database, [*MIGRATIONS, NEXT])
 
 
 def test_a_program_of_the_version_before_goes_on_working(storage: MySQL, database: str, url: str) -> None:
     add(storage, "before")
-    with storage._db.lent() as link:
-        migrate(link, database, [*MIGRATIONS, NEXT])
+    with storage._db.lent() as connection:
+        migrate(connection, database, [*MIGRATIONS, NEXT])
 
     add(storage, "meanwhile")
     old = MySQL.from_url(url)
@@ -106,12 +106,14 @@ def test_a_migration_that_was_cut_off_is_taken_up_where_it_stopped(
     add(storage)
     text = NEXT[2] + "ALTER TABLE {schema}.packhorse_job ADD COLUMN size int NOT NULL DEFAULT {number};\n"
 
-    with storage._db.lent() as link:
+    with storage._db.lent() as connection:
         with pytest.raises(pymysql.Error):
-            migrate(link, database, [*MIGRATIONS, (SCHEMA + 1, "002_colour.sql", text.replace("{number}", "'big'"))])
-        assert versions(link, database) == (SCHEMA, 1)
-        migrate(link, database, [*MIGRATIONS, (SCHEMA + 1, "002_colour.sql", text.replace("{number}", "1"))])
-        assert versions(link, database) == (SCHEMA + 1, 1)
+            migrate(
+                connection, database, [*MIGRATIONS, (SCHEMA + 1, "002_colour.sql", text.replace("{number}", "'big'"))]
+            )
+        assert versions(connection, database) == (SCHEMA, 1)
+        migrate(connection, database, [*MIGRATIONS, (SCHEMA + 1, "002_colour.sql", text.replace("{number}", "1"))])
+        assert versions(connection, database) == (SCHEMA + 1, 1)
 
     assert bystander.execute("SELECT colour, size FROM packhorse_job") == ((None, 1),)
 
@@ -130,11 +132,11 @@ def test_a_table_that_an_open_transaction_has_used_is_waited_for_in_steps(
         bystander.execute("COMMIT")
 
     monkeypatch.setattr(schema, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
-    with storage._db.lent() as link:
-        link.rows("SET SESSION lock_wait_timeout = 1")
-        migrate(link, database, [*MIGRATIONS, NEXT])
+    with storage._db.lent() as connection:
+        connection.rows("SET SESSION lock_wait_timeout = 1")
+        migrate(connection, database, [*MIGRATIONS, NEXT])
 
-        assert versions(link, database) == (SCHEMA + 1, 1)
+        assert versions(connection, database) == (SCHEMA + 1, 1)
     assert len(pauses) == 1
 
 
@@ -144,9 +146,9 @@ def test_what_was_made_but_not_written_down_is_not_made_twice(
     add(storage)
     bystander.execute("ALTER TABLE packhorse_job ADD COLUMN colour text")  # and then it was killed
 
-    with storage._db.lent() as link:
-        migrate(link, database, [*MIGRATIONS, NEXT])
-        assert versions(link, database) == (SCHEMA + 1, 1)
+    with storage._db.lent() as connection:
+        migrate(connection, database, [*MIGRATIONS, NEXT])
+        assert versions(connection, database) == (SCHEMA + 1, 1)
 
 
 def test_the_script_does_what_the_migration_does(url: str) -> None:

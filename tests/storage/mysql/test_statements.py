@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.storage import statements
+from packhorse import storage as storage_package
 from packhorse.storage.mysql import MySQL
+from packhorse.storage.mysql.literals import RawSQL, rendered
 from packhorse.storage.mysql.schema import MIGRATIONS
-from packhorse.storage.mysql.spelling import Raw, spelled
 from packhorse.storage.mysql.statements import NOW, statements_for
 from tests.mysql_server import new_database_url
 
-STORAGE = Path(statements.__file__).parent
+STORAGE = Path(storage_package.__file__).parent
 NAMES = list(statements_for("packhorse"))
 _ROWS = {
     "insert_jobs": 25,
@@ -67,12 +67,12 @@ def test_a_statement_is_understood_by_todays_tables(name: str, made: MySQL) -> N
     if name in _ROWS:
         values = [[tuple([1] * _ROWS[name])]]
     if name == "gate":
-        values[1] = Raw(NOW)
+        values[1] = RawSQL(NOW)
     if name == "beat":
-        values[1] = Raw("CASE id WHEN 1 THEN 1 END")
-    with made._db.lent() as link:
-        spoken = spelled(text, values)
-        link.script([spoken if spoken.startswith(("SHOW", "SET")) else f"EXPLAIN {spoken}"])
+        values[1] = RawSQL("CASE id WHEN 1 THEN 1 END")
+    with made._db.lent() as connection:
+        spoken = rendered(text, values)
+        connection.script([spoken if spoken.startswith(("SHOW", "SET")) else f"EXPLAIN {spoken}"])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -88,7 +88,7 @@ def test_a_statement_has_all_its_parts_and_is_one(name: str) -> None:
 def test_a_statement_is_used(name: str) -> None:
     code = "".join(file.read_text("utf-8") for place in ("mysql", "sql") for file in (STORAGE / place).glob("*.py"))
 
-    assert f'sql["{name}"]' in code or f'_spell("{name}"' in code or f"_spell('{name}'" in code
+    assert f'sql["{name}"]' in code or f'_render("{name}"' in code or f"_render('{name}'" in code
 
 
 @pytest.mark.parametrize("name", [*NAMES, *(name for _, name, _ in MIGRATIONS)])

@@ -31,12 +31,12 @@ from packhorse.core.event import Kind
 from packhorse.core.job import DEAD, RETRYING
 from packhorse.core.outcome import Completed, Failed, Verdict
 from packhorse.storage.mysql import MySQL
-from packhorse.storage.mysql.link import Answer, Link
+from packhorse.storage.mysql.connection import MySQLConnection, Result
 from packhorse.storage.queries import Place
 from packhorse.storage.records import EventFilter, Filter, LogLine
 from packhorse.storage.sql import lists
 from packhorse.storage.sql.lists import Index
-from packhorse.storage.sql.served import FOLD_AFTER
+from packhorse.storage.sql.server import FOLD_AFTER
 from tests.mysql_server import KIND, new_database_url, shared_mysql
 from tests.storage.mysql.conftest import Bystander
 
@@ -147,8 +147,8 @@ def test_arguments_longer_than_a_packet_are_refused_and_many_long_ones_are_not(s
 
 def test_time_is_the_servers_whatever_its_zone(storage: MySQL, bystander: Bystander) -> None:
     ((now,),) = bystander.execute("SELECT unix_timestamp(sysdate(6)) * 1000000")
-    with storage._db.lent() as link:
-        link.script(["SET time_zone = '+05:00'"])
+    with storage._db.lent() as connection:
+        connection.script(["SET time_zone = '+05:00'"])
     job = add(storage)
 
     assert abs(job.created_at - int(now)) < 60 * SECOND
@@ -156,10 +156,12 @@ def test_time_is_the_servers_whatever_its_zone(storage: MySQL, bystander: Bystan
 
 
 def test_sessions_are_set_as_the_storage_needs_them(storage: MySQL) -> None:
-    with storage._db.lent() as link:
-        ((mode, wait, names),) = link.rows("SELECT @@sql_mode, @@innodb_lock_wait_timeout, @@character_set_client")
+    with storage._db.lent() as connection:
+        ((mode, wait, names),) = connection.rows(
+            "SELECT @@sql_mode, @@innodb_lock_wait_timeout, @@character_set_client"
+        )
         # The one word is MariaDB's, the other one MySQL's.
-        ((_, isolation), *_) = link.rows(
+        ((_, isolation), *_) = connection.rows(
             "SHOW VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation')"
         )
 
@@ -172,8 +174,8 @@ def test_defaults_of_a_server_that_would_undo_what_we_do_are_overruled(url: str,
     for name, value in odd.items():
         bystander.execute(f"SET GLOBAL {name} = {value}")
     try:
-        with contextlib.closing(MySQL.from_url(url)) as storage, storage._db.lent() as link:
-            ((*found,),) = link.rows(f"SELECT {', '.join(f'@@{name}' for name in odd)}")
+        with contextlib.closing(MySQL.from_url(url)) as storage, storage._db.lent() as connection:
+            ((*found,),) = connection.rows(f"SELECT {', '.join(f'@@{name}' for name in odd)}")
     finally:
         for name in odd:
             bystander.execute(f"SET GLOBAL {name} = DEFAULT")
@@ -365,17 +367,17 @@ def test_a_job_that_another_process_has_taken_back_is_not_completed_from_memory(
 
 def test_an_interrupt_while_events_are_followed_comes_through(storage: MySQL, monkeypatch: pytest.MonkeyPatch) -> None:
     add(storage)
-    script = Link.script
+    script = MySQLConnection.script
 
-    def interrupted(link: Link, statements: Sequence[str]) -> list[Answer]:
+    def interrupted(connection: MySQLConnection, statements: Sequence[str]) -> list[Result]:
         if any("LOCK IN SHARE MODE" in statement for statement in statements):
-            link.connection._execute_command(COMMAND.COM_QUERY, statements[0].encode())
-            link.connection._read_packet()  # of several: the others are on their way
+            connection.driver._execute_command(COMMAND.COM_QUERY, statements[0].encode())
+            connection.driver._read_packet()  # of several: the others are on their way
             raise KeyboardInterrupt
-        return script(link, statements)
+        return script(connection, statements)
 
     with monkeypatch.context() as in_the_middle:
-        in_the_middle.setattr(Link, "script", interrupted)
+        in_the_middle.setattr(MySQLConnection, "script", interrupted)
         with pytest.raises(KeyboardInterrupt):
             storage.events(EventFilter(after=0))
 

@@ -36,8 +36,8 @@ def encrypted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MySQLS
 
 
 def cipher_of(storage: MySQL) -> str:
-    with storage._db.lent() as link:
-        ((_, cipher),) = link.rows("SHOW SESSION STATUS LIKE 'Ssl_cipher'")
+    with storage._db.lent() as connection:
+        ((_, cipher),) = connection.rows("SHOW SESSION STATUS LIKE 'Ssl_cipher'")
     storage.close()
     return str(cipher)
 

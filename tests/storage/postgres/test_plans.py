@@ -22,7 +22,7 @@ from packhorse.core.event import Kind, Subject
 from packhorse.core.job import COMPLETED, DEAD, HELD, QUEUED, RETRYING, SCHEDULED
 from packhorse.core.outcome import Completed
 from packhorse.storage.postgres import Postgres
-from packhorse.storage.postgres.link import Link
+from packhorse.storage.postgres.connection import PostgresConnection
 from packhorse.storage.postgres.working import _Line, _Start, _told
 from packhorse.storage.records import EventFilter, Filter, TaskInfo
 from packhorse.storage.sql.rows import to_json
@@ -120,10 +120,10 @@ def _fill(hand: psycopg.Connection[Any], schema: str) -> None:
 
 def plan_of(storage: Postgres, name: str, *values: Any) -> dict[str, Any]:
     """What the server did for a statement; it is undone."""
-    with storage._db.lent() as link:
-        link.begin("BEGIN")
-        ((plan,),) = link.rows(f"EXPLAIN (ANALYZE, FORMAT JSON) {storage._sql[name]}", values)
-        link.begin("ROLLBACK")
+    with storage._db.lent() as connection:
+        connection.begin("BEGIN")
+        ((plan,),) = connection.rows(f"EXPLAIN (ANALYZE, FORMAT JSON) {storage._sql[name]}", values)
+        connection.begin("ROLLBACK")
     found: dict[str, Any] = plan[0]["Plan"]
     return found
 
@@ -158,16 +158,18 @@ def _look_at_all(hand: psycopg.Connection[Any], schema: str) -> None:
 def ways(storage: Postgres) -> dict[str, set[str]]:
     """How the server would read the tables for each statement from now on: the kinds of scans, with their indexes and
     what it looks for in them."""
-    with storage._db.lent() as link:
-        return {name: set(_ways(_plan_for_all_values(link, sql))) for name, sql in storage._sql.items()}
+    with storage._db.lent() as connection:
+        return {name: set(_ways(_plan_for_all_values(connection, sql))) for name, sql in storage._sql.items()}
 
 
-def _plan_for_all_values(link: Link, sql: str) -> dict[str, Any]:
-    link.begin(f"PREPARE said AS {sql}")
-    ((number,),) = link.begin("SELECT cardinality(parameter_types) FROM pg_prepared_statements WHERE name = 'said'")
+def _plan_for_all_values(connection: PostgresConnection, sql: str) -> dict[str, Any]:
+    connection.begin(f"PREPARE said AS {sql}")
+    ((number,),) = connection.begin(
+        "SELECT cardinality(parameter_types) FROM pg_prepared_statements WHERE name = 'said'"
+    )
     values = f"({', '.join(['NULL'] * number)})" if number else ""
-    ((plan,),) = link.begin(f"EXPLAIN (FORMAT JSON) EXECUTE said{values}")
-    link.begin("DEALLOCATE said")
+    ((plan,),) = connection.begin(f"EXPLAIN (FORMAT JSON) EXECUTE said{values}")
+    connection.begin("DEALLOCATE said")
     found: dict[str, Any] = plan[0]["Plan"]
     return found
 
@@ -314,21 +316,21 @@ def test_what_is_asked_every_second(crowded: Postgres, name: str, values: tuple[
 def test_for_the_oldest_job_few_are_looked_at_in_each_line(crowded: Postgres, late: int, most: int) -> None:
     """Of three lines, also where the first jobs have come back."""
     schema = crowded.options.schema
-    with crowded._db.lent() as link:
-        link.begin("BEGIN")
-        link.rows(
+    with crowded._db.lent() as connection:
+        connection.begin("BEGIN")
+        connection.rows(
             f"INSERT INTO {schema}.packhorse_measure (level, at, queue, task, counted, amount)"
             " SELECT 'tally', 0, queue, 'send', 'queued', 1000 FROM unnest('{mail,print,other}'::text[]) AS queue"
             " RETURNING 1"
         )
-        link.rows(
+        connection.rows(
             f"UPDATE {schema}.packhorse_job SET queued_at = created_at + $1"
             " WHERE state = 'queued' AND created_at < 1000 RETURNING 1",
             (late,),
         )
-        rows = link.rows(crowded._sql["all_queues"])
-        ((plan,),) = link.rows(f"EXPLAIN (ANALYZE, FORMAT JSON) {crowded._sql['all_queues']}")
-        link.begin("ROLLBACK")
+        rows = connection.rows(crowded._sql["all_queues"])
+        ((plan,),) = connection.rows(f"EXPLAIN (ANALYZE, FORMAT JSON) {crowded._sql['all_queues']}")
+        connection.begin("ROLLBACK")
 
     assert sorted(name for name, what, *_ in rows if what == "oldest") == ["mail", "other", "print"]
     assert _touched(plan[0]["Plan"]) <= most
@@ -345,12 +347,12 @@ def test_a_page_of_a_list_is_found_without_a_walk_over_all(crowded: Postgres, wh
 
 def _fetched(storage: Postgres) -> int:
     """How many rows of the big tables were read so far, by the one connection that there is."""
-    with storage._db.lent() as link:
-        if link.connection.info.server_version < 150_000:
+    with storage._db.lent() as connection:
+        if connection.driver.info.server_version < 150_000:
             pytest.skip("before PostgreSQL 15 nobody can ask for its counts at once")
-        link.rows("SELECT pg_stat_force_next_flush()")
-        link.rows("SELECT pg_stat_clear_snapshot()")
-        ((number,),) = link.rows(
+        connection.rows("SELECT pg_stat_force_next_flush()")
+        connection.rows("SELECT pg_stat_clear_snapshot()")
+        ((number,),) = connection.rows(
             "SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::bigint FROM pg_stat_user_tables"
             " WHERE schemaname = $1 AND relname IN ('packhorse_job', 'packhorse_event', 'packhorse_log_line')",
             (storage.options.schema,),

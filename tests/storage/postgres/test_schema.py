@@ -41,20 +41,20 @@ def test_of_many_that_come_at_once_one_makes_the_schema(url: str) -> None:
 def test_an_older_schema_is_not_touched_unasked(storage: Postgres, schema: str) -> None:
     add(storage)
 
-    with storage._db.lent() as link:
+    with storage._db.lent() as connection:
         with pytest.raises(SchemaOutdated, match="packhorse migrate"):
-            prepare(link, schema, [*MIGRATIONS, NEXT])
-        assert pending(link, schema, [*MIGRATIONS, NEXT]) == [NEXT]
-        assert migrate(link, schema, [*MIGRATIONS, NEXT]) == ["999_colour.sql"]
-        assert migrate(link, schema, [*MIGRATIONS, NEXT]) == []
-        assert versions(link, schema) == (SCHEMA + 1, 1)
-        prepare(link, schema, [*MIGRATIONS, NEXT])
+            prepare(connection, schema, [*MIGRATIONS, NEXT])
+        assert pending(connection, schema, [*MIGRATIONS, NEXT]) == [NEXT]
+        assert migrate(connection, schema, [*MIGRATIONS, NEXT]) == ["999_colour.sql"]
+        assert migrate(connection, schema, [*MIGRATIONS, NEXT]) == []
+        assert versions(connection, schema) == (SCHEMA + 1, 1)
+        prepare(connection, schema, [*MIGRATIONS, NEXT])
 
 
 def test_a_program_of_the_version_before_goes_on_working(storage: Postgres, schema: str, url: str) -> None:
     add(storage, "before")
-    with storage._db.lent() as link:
-        migrate(link, schema, [*MIGRATIONS, NEXT])
+    with storage._db.lent() as connection:
+        migrate(connection, schema, [*MIGRATIONS, NEXT])
 
     add(storage, "meanwhile")
     old = Postgres.from_url(url)
@@ -78,8 +78,8 @@ def test_jobs_of_both_programs_are_numbered_as_they_came(url: str, bystander: By
     def many() -> list[str]:
         return [answer.job_id for answer in storage.enqueue([new_job(new_id()) for _ in range(BATCH)])]
 
-    with storage._db.unprepared() as link:
-        migrate(link, schema, MIGRATIONS[:1])
+    with storage._db.unprepared() as connection:
+        migrate(connection, schema, MIGRATIONS[:1])
     came = [as_by_the_first("one"), as_by_the_first("two")]
     assert storage.migrate() == FILES[1:]
     add(storage, "three")  # makes the names known
@@ -130,10 +130,10 @@ def test_a_migration_that_fails_leaves_nothing(storage: Postgres, schema: str, b
     add(storage)
     broken = (SCHEMA + 1, "999_broken.sql", "CREATE TABLE {schema}.half (id bigint); SELECT 1 / 0;")
 
-    with storage._db.lent() as link:
+    with storage._db.lent() as connection:
         with pytest.raises(psycopg.Error):
-            migrate(link, schema, [*MIGRATIONS, broken])
-        assert versions(link, schema) == (SCHEMA, 1)
+            migrate(connection, schema, [*MIGRATIONS, broken])
+        assert versions(connection, schema) == (SCHEMA, 1)
     assert (
         bystander.execute("SELECT 1 FROM pg_tables WHERE schemaname = %s AND tablename = 'half'", [schema]).rowcount
         == 0
@@ -160,8 +160,8 @@ def test_a_table_that_an_open_transaction_has_used_is_waited_for_in_steps(
 
     monkeypatch.setattr(schema_module, "_LOCK_PATIENCE", "50ms")
     monkeypatch.setattr(schema_module, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
-    with storage._db.unprepared() as link:
-        assert migrate(link, own, [*MIGRATIONS, NEXT]) == ["999_colour.sql"]
+    with storage._db.unprepared() as connection:
+        assert migrate(connection, own, [*MIGRATIONS, NEXT]) == ["999_colour.sql"]
 
     assert len(pauses) == 1
     somebody.close()
@@ -184,8 +184,8 @@ def test_who_waits_for_somebody_elses_migration_finds_it_done(
 
     monkeypatch.setattr(schema_module, "_LOCK_PATIENCE", "50ms")
     monkeypatch.setattr(schema_module, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
-    with storage._db.unprepared() as link:
-        assert migrate(link, schema, [*MIGRATIONS, NEXT]) == []
+    with storage._db.unprepared() as connection:
+        assert migrate(connection, schema, [*MIGRATIONS, NEXT]) == []
 
     somebody.close()
 

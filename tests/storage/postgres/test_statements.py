@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.storage import statements
+from packhorse import storage as storage_package
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.postgres.statements import numbered, quoted, statements_for
 from tests.postgres_server import new_schema_url
 
-STORAGE = Path(statements.__file__).parent
+STORAGE = Path(storage_package.__file__).parent
 NAMES = list(statements_for("packhorse"))
 
 
@@ -27,8 +27,8 @@ def made() -> Iterator[Postgres]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_statement_is_understood_by_todays_schema(name: str, made: Postgres) -> None:
-    with made._db.lent() as link:
-        link.begin(f"PREPARE tried AS {made._sql[name]}\n; DEALLOCATE tried")
+    with made._db.lent() as connection:
+        connection.begin(f"PREPARE tried AS {made._sql[name]}\n; DEALLOCATE tried")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -38,9 +38,9 @@ from packhorse.foreman.orders import Orders
 from packhorse.storage import open_storage
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.postgres.database import Options
-from packhorse.storage.postgres.trouble import without_password
+from packhorse.storage.postgres.driver_errors import without_password
 from packhorse.storage.records import EventFilter, Filter, Placement
-from packhorse.storage.sql.served import FOLD_AFTER
+from packhorse.storage.sql.server import FOLD_AFTER
 from packhorse.storage.transfer import Move, Stage, encode
 from tests.children import until
 from tests.postgres_server import PgBouncer, new_database_url, shared_postgres
@@ -275,9 +275,9 @@ def test_behind_pgbouncer_nothing_of_the_session_is_used(storage: Postgres, url:
         jobs = pooled.reserve("ann", {"mail": 1}, 2)
         pooled.finish([Completed(job.token) for job in jobs])
 
-    with pooled._db.lent() as link:
-        assert link.rows("SELECT name FROM pg_prepared_statements") == []
-        assert link.rows("SELECT pg_listening_channels()") == []
+    with pooled._db.lent() as connection:
+        assert connection.rows("SELECT name FROM pg_prepared_statements") == []
+        assert connection.rows("SELECT pg_listening_channels()") == []
     assert pooled.wait(0.1, ["mail"]) is False
     pooled.enqueue(new_jobs(1))
     assert pooled.wait(60, ["mail"]) is True
@@ -410,8 +410,8 @@ def test_what_the_address_says_about_the_connection_is_kept(storage: Postgres) -
         f"{shared_postgres().url}?schema={storage.options.schema}&application_name=shop&options=-c%20work_mem%3D5MB"
     )
 
-    with own._db.lent() as link:
-        ((name, memory, scans),) = link.rows(
+    with own._db.lent() as connection:
+        ((name, memory, scans),) = connection.rows(
             "SELECT current_setting('application_name'), current_setting('work_mem'), current_setting('enable_seqscan')"
         )
 
@@ -420,9 +420,9 @@ def test_what_the_address_says_about_the_connection_is_kept(storage: Postgres) -
 
 
 def test_sessions_do_not_wait_for_ever(storage: Postgres) -> None:
-    with storage._db.lent() as link:
+    with storage._db.lent() as connection:
         limits = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
-        assert [link.rows("SELECT current_setting($1)", (name,)) for name in limits] == [
+        assert [connection.rows("SELECT current_setting($1)", (name,)) for name in limits] == [
             [("30s",)],
             [("5s",)],
             [("1min",)],
@@ -461,11 +461,11 @@ def test_behind_pgbouncer_every_statement_brings_its_settings_and_leaves_none(ur
     names = ("statement_timeout", "lock_timeout", "transaction_isolation")
     asked = "SELECT " + ", ".join(f"current_setting('{name}')" for name in names)
 
-    with pooled._db.lent() as link:
-        with link.pipeline() as pipeline:
+    with pooled._db.lent() as connection:
+        with connection.pipeline() as pipeline:
             piped = pipeline.execute(asked)
-        assert link.rows(asked) == piped.fetchall() == [("30s", "5s", "read committed")]
-        assert link.connection.execute(asked).fetchall() == [("0", "0", "repeatable read")]
+        assert connection.rows(asked) == piped.fetchall() == [("30s", "5s", "read committed")]
+        assert connection.driver.execute(asked).fetchall() == [("0", "0", "repeatable read")]
     assert pooled._db.write("test", lambda tx: tx.execute(asked).fetchall()) == [("30s", "5s", "read committed")]
     pooled.migrate()
     pooled.close()

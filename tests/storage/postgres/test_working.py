@@ -12,8 +12,8 @@ from packhorse.conformance.builders import WORKER, add, ids, join, new_job
 from packhorse.core.errors import StorageUnavailable
 from packhorse.core.job import HELD
 from packhorse.storage.postgres import Postgres
+from packhorse.storage.postgres.connection import PostgresConnection
 from packhorse.storage.postgres.database import TRIES
-from packhorse.storage.postgres.link import Link
 from packhorse.storage.records import Filter
 from packhorse.storage.sql.transaction import Cursor
 
@@ -102,15 +102,15 @@ def test_a_reservation_that_took_nothing_tells_what_failed(
 
 
 def _interfere(monkeypatch: pytest.MonkeyPatch, trouble: Trouble) -> None:
-    """Before each statement on a link, the first of which has the number 1."""
+    """Before each statement on a connection, the first of which has the number 1."""
     numbers = iter(range(1, 1000))
-    real = Link.execute
+    real = PostgresConnection.execute
 
-    def execute(self: Link, sql: str, values: Sequence[Any] = ()) -> Cursor:
+    def execute(self: PostgresConnection, sql: str, values: Sequence[Any] = ()) -> Cursor:
         trouble(next(numbers))
         return real(self, sql, values)
 
-    monkeypatch.setattr(Link, "execute", execute)
+    monkeypatch.setattr(PostgresConnection, "execute", execute)
 
 
 def _held(storage: Postgres) -> list[str]:

@@ -1,6 +1,6 @@
-"""A worker that sleeps beside the bell, and says of each job when it woke up for it.
+"""A worker that sleeps beside the notifier, and says of each job when it woke up for it.
 
-Run by `test_bell.py`; the arguments are the file and how many jobs to wait for.
+Run by `test_notifier.py`; the arguments are the file and how many jobs to wait for.
 """
 
 from __future__ import annotations

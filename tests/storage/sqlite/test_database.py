@@ -506,7 +506,7 @@ def test_closing_while_others_read_and_write_harms_none_of_them(storage: SQLite)
     assert storage.count(Filter()).number == 1 + sum(user.answer for user in users)
 
 
-def test_closing_while_another_thread_lies_down_does_not_hang(storage: SQLite) -> None:
+def test_closing_while_another_thread_waits_does_not_hang(storage: SQLite) -> None:
     add(storage)
     done = threading.Event()
     closings = [0]
@@ -514,7 +514,7 @@ def test_closing_while_another_thread_lies_down_does_not_hang(storage: SQLite) -
     def look() -> None:
         for _ in range(200):
             seen = closings[0]
-            storage._bell.look()
+            storage._notifier.note_version()
             until(lambda seen=seen: closings[0] > seen, "it was closed again")  # type: ignore[misc]
         done.set()
 

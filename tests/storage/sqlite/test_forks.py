@@ -186,11 +186,11 @@ def test_a_fork_waits_for_a_connection_that_another_thread_is_opening(
     monkeypatch.setattr(storage._db._file, "connect", connect_slowly)
     reader = Caller(lambda: storage.get("before"))
     assert opening.wait(PATIENCE)
-    forker = Caller(lambda: storage._db.hold_still() and done.append("may fork"))
+    forker = Caller(lambda: storage._db.prepare_fork() and done.append("may fork"))
     forker.join(0.1)  # it should be waiting now
     may_open.set()
     finish_all([forker])
-    storage._db.go_on()
+    storage._db.resume_after_fork()
     finish_all([reader])
 
     assert done == ["opened", "may fork"]
@@ -207,7 +207,7 @@ def test_a_process_may_fork_again_and_again_while_its_threads_go_on(storage: SQL
             while not done.is_set():
                 call()
 
-        calls = [storage._bell.look, lambda: storage.get("job"), lambda: storage.enqueue([new_job()])]
+        calls = [storage._notifier.note_version, lambda: storage.get("job"), lambda: storage.enqueue([new_job()])]
         users = [Caller(lambda call=call: use(call)) for call in calls]  # type: ignore[misc]
         for _ in range(50):
             child = os.fork()

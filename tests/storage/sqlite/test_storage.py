@@ -163,14 +163,14 @@ def test_a_file_may_have_any_name(named: SQLite) -> None:
     again.close()
 
 
-def test_the_bell_rings_whatever_the_files_name_is(named: SQLite) -> None:
+def test_the_notifier_notifies_whatever_the_files_name_is(named: SQLite) -> None:
     """Also where the path is too long for a socket: then the sleepers lie in the temporary directory."""
     neighbour = SQLite(named.path)
     named.reserve(join(named), {"mail": 1}, 1)
     woken: list[bool] = []
     sleeper = threading.Thread(target=lambda: woken.append(named.wait(PATIENCE)), daemon=True)
     sleeper.start()
-    until(lambda: named._bell.directory.exists() and any(named._bell.directory.iterdir()), "it sleeps")
+    until(lambda: named._notifier.directory.exists() and any(named._notifier.directory.iterdir()), "it sleeps")
 
     neighbour.enqueue([new_job()])
 

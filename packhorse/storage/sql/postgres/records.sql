@@ -79,7 +79,7 @@ ORDER BY place
 INSERT INTO {schema}.packhorse_delta (level, at, queue, task, counted, amount)
 SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::bigint[])
 
--- name: lie_down
+-- name: put_waiter
 -- Where to ring, for so long; and whether a job is in line already. One that comes in at this very moment is missed, and
 -- found by the next look.
 WITH sleeper AS (
@@ -99,7 +99,7 @@ SELECT {open} AND EXISTS (
     )
 )
 
--- name: get_up
+-- name: remove_waiter
 DELETE FROM {schema}.packhorse_sleeper WHERE channel = $1
 
 -- name: has_work

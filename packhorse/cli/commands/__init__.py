@@ -1,0 +1,1 @@
+"""The commands of the program, by what they are about."""

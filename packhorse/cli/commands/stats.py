@@ -1,0 +1,354 @@
+"""How tasks or queues did over time: `packhorse stats`."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import click
+import msgspec
+
+from packhorse.cli.completion import complete_queue, complete_task
+from packhorse.cli.context import CommandContext
+from packhorse.cli.lookup import check_queue, check_task
+from packhorse.cli.options import command, refuse_beside, span_option
+from packhorse.cli.output import Shown, escape, paint, unless_nought
+from packhorse.cli.table import Column, print_table, table_lines
+from packhorse.core.clock import DAY, MINUTE, SECOND
+from packhorse.core.errors import BadValue
+from packhorse.core.job import HELD, WAITING, State
+from packhorse.monitor.liveness import is_alive
+from packhorse.monitor.serializers import iso, operation_fields, task_fields
+from packhorse.monitor.stats import (
+    RunStats,
+    counts_since,
+    ended_attempts,
+    midnight_before,
+    percentile_bound,
+    reported_operations,
+    run_stats,
+    stats_by_queue,
+    stats_by_task,
+    total_operation_times,
+)
+from packhorse.monitor.text import count_text, per_second_text, share_text, shorten, significant, size_text, span_text
+from packhorse.storage import Storage
+from packhorse.storage.records import OperationTimes, Point, Span, Tally, TaskInfo
+
+_LONGEST = 90 * DAY
+
+
+@command(
+    "stats",
+    "packhorse stats",
+    "packhorse stats --by queue --range 7d",
+    "packhorse stats --range 1h --queue mail --json | jq '{name, run_p95}'",
+    "packhorse stats storage",
+    pages=True,
+)
+@click.argument("about", required=False, metavar="[storage]", type=click.Choice(["storage"]))
+@click.option(
+    "--by",
+    type=click.Choice(["task", "queue"]),
+    default="task",
+    show_default=True,
+    envvar="PACKHORSE_STATS_BY",  # PACKHORSE_BY is who does something
+    help="A row for each.",
+)
+@span_option("--range", "length", default="24h", show_default=True, help="How far to look back, up to 90d.")
+@click.option("--queue", metavar="QUEUE", help="Only of this queue.", shell_complete=complete_queue)
+@click.option("--task", metavar="TASK", help="Only of this task.", shell_complete=complete_task)
+def stats(
+    context: CommandContext, about: str | None, by: str, length: int, queue: str | None, task: str | None
+) -> None:
+    """How attempts went: how many, how often they failed, how long they waited and ran, and who took the time.
+
+    HALTED are those whose worker died. They are counted apart: nobody saw how they would have ended.
+
+    Of 100 attempts 50 had waited in line for no longer than WAIT50, 95 no longer than WAIT95, 99 no longer than WAIT99;
+    and so they ran for no longer than RUN50, RUN95, RUN99. These are right to a fifth.
+
+    With `storage`: how the workers' calls of the storage went since they began, those first that took most of its time
+    in all. WAIT is the time before a connection or a lock was free (contention), as mean and longest; RUN the storage's
+    own time (load), also as RUN P95: of 100 calls 95 took no longer, in the worker where they were slowest.
+    """
+    if about is not None:
+        hint = "it tells of all calls since the workers began: packhorse stats storage"
+        refuse_beside("storage", "by", "length", "queue", "task", hint=hint)
+        _print_storage_times(context)
+        return
+    if not MINUTE <= length <= _LONGEST:
+        raise BadValue(f"--range must be from 1m to 90d, not {span_text(length)}")
+    if queue is not None:
+        check_queue(context.storage, queue)
+    if task is not None:
+        check_task(context.storage, task)
+    span = span_for(length)
+    since = max(context.storage.now() - length, 0)
+    found = context.storage.series(span, queue=queue, task=task)
+    points = [point for point in found if point.at + span.level.width > since]
+    groups = sorted((stats_by_task if by == "task" else stats_by_queue)(points).items(), key=lambda item: -item[1].ran)
+    if context.as_json:
+        for name, each in groups:
+            whole = sum(other.ran for _, other in groups)
+            context.print_json(_fields(by, name, each, length, whole))
+    elif not groups:
+        context.note(f"Nothing was enqueued or run in the last {span_text(length)}. Look further back: --range 7d")
+    else:
+        _print_stats(by, groups, points, length)
+        context.note(paint(_remark(length, span), "dim", err=True))
+        is_all = span is Span.TWO_DAYS and queue is None and task is None  # read already
+        if not context.quiet:
+            context.note(paint(_since_ever(context.storage, found if is_all else None), "dim", err=True))
+
+
+def _print_storage_times(context: CommandContext) -> None:
+    """As they told it themselves: this process has hardly asked anything yet."""
+    now, lease = context.storage.now(), context.settings.lease
+    alive = [each for each in context.storage.workers() if is_alive(each, now, lease)]
+    found = total_operation_times(alive)
+    if context.as_json:
+        for each in found:
+            context.print_json(operation_fields(each))
+    elif not found:
+        context.note("No worker is there to tell how its calls go. How it is from here: packhorse storage")
+    else:
+        print_times(found)
+        told = sum(bool(reported_operations(each)) for each in alive)
+        rest = f"as {count_text(told, 'worker')} told; WAIT is contention, RUN is load"
+        context.note(paint(rest, "dim", err=True))
+
+
+def span_for(length: int) -> Span:
+    """The finest series that reaches so far back."""
+    return next((span for span in Span if length <= span.length), Span.NINETY_DAYS)
+
+
+def _remark(length: int, span: Span) -> str:
+    finest = {"minute": "minutes", "hour": "whole hours", "day": "whole days, in UTC"}[span.level.name]
+    return f"the last {span_text(length)}, in {finest}; WAIT50 … RUN99 are right to a fifth"
+
+
+def _since_ever(storage: Storage, two_days: Sequence[Point] | None) -> str:
+    """How many attempts ended, and failed, since ever and today."""
+    two_days = storage.series(Span.TWO_DAYS) if two_days is None else two_days
+    today = counts_since(two_days, midnight_before(storage.now()))
+    told = (("since ever", storage.totals()), ("today", today))
+    return "; ".join(
+        f"{word} {ended_attempts(counts):,} ended, {counts.get('failed', 0):,} failed" for word, counts in told
+    )
+
+
+def _fields(by: str, name: str, each: RunStats, length: int, whole: float) -> dict[str, Any]:
+    return {
+        "by": by,
+        "name": name,
+        "range": length / SECOND,
+        **msgspec.structs.asdict(each),
+        "per_second": each.runs * SECOND / length,
+        "share": each.ran / whole if whole else None,
+    }
+
+
+def _print_stats(by: str, groups: Sequence[tuple[str, RunStats]], points: Sequence[Point], length: int) -> None:
+    whole = run_stats(points)
+    columns = [
+        Column(by.upper(), flexible=True),
+        Column("RUNS", right=True),
+        Column("RATE/S", right=True, style=unless_nought(None)),
+        Column("FAILED", right=True, style=unless_nought("red")),
+        Column("FAIL%", right=True, style=unless_nought("red"), spare=True),
+        Column("HALTED", right=True, style=unless_nought("red"), spare=True),
+        Column("WAIT50", right=True, style=unless_nought(None)),
+        Column("WAIT95", right=True, style=unless_nought(None)),
+        Column("WAIT99", right=True, style=unless_nought(None), spare=True),
+        Column("RUN50", right=True, style=unless_nought(None)),
+        Column("RUN95", right=True, style=unless_nought(None)),
+        Column("RUN99", right=True, style=unless_nought(None), spare=True),
+        Column("TIME", right=True, style=unless_nought(None), spare=True),
+        Column("SHARE", right=True, style=unless_nought(None)),
+    ]
+    rows = [_stats_row(name, each, whole, length) for name, each in groups]
+    if len(rows) > 1:
+        rows.append(_stats_row("all", whole, whole, length))
+    print_table(columns, rows)
+
+
+def _stats_row(name: str, each: RunStats, whole: RunStats, length: int) -> list[str]:
+    return [
+        name,
+        f"{each.runs:,}",
+        per_second_text(each.runs * SECOND / length),
+        f"{each.failed:,}" if each.failed else "-",
+        share_text(each.failed, each.runs).replace(" ", "") if each.failed else "-",
+        f"{each.halted:,}" if each.halted else "-",
+        *map(percentile_text, (each.wait_p50, each.wait_p95, each.wait_p99)),
+        *map(percentile_text, (each.run_p50, each.run_p95, each.run_p99)),
+        time_text(each.ran) if each.runs else "-",
+        share_text(each.ran, whole.ran).replace(" ", ""),
+    ]
+
+
+def time_text(seconds: float | None) -> str:
+    """A duration, or a dash."""
+    return "-" if seconds is None else span_text(round(seconds * SECOND))
+
+
+def percentile_text(percentile: float | None) -> str:
+    """A percentile: "1.2s", "≤1ms"; or a dash."""
+    if percentile is None:
+        return "-"
+    sign, duration = percentile_bound(percentile)
+    if duration < 10:  # its two digits, where a span would have whole milliseconds
+        return f"{sign}{duration:g}s" if duration >= 1 else f"{sign}{significant(1_000 * duration)}ms"
+    return f"{sign}{time_text(duration)}"
+
+
+_OPERATION_COLUMNS = (
+    Column("OPERATION", flexible=True),
+    Column("CALLS", right=True),
+    Column("WAIT MEAN", right=True),
+    Column("WAIT MAX", right=True, spare=True),
+    Column("RUN MEAN", right=True),
+    Column("RUN P95", right=True),
+    Column("RUN MAX", right=True),
+)
+
+
+def print_times(operations: Sequence[OperationTimes]) -> None:
+    """A row for each kind of call."""
+    print_table(_OPERATION_COLUMNS, [_operation_row(each) for each in operations])
+
+
+def _operation_row(times: OperationTimes) -> list[str]:
+    spans = (times.wait_mean, times.wait_max, times.run_mean, times.run_p95, times.run_max)
+    return [times.name, f"{times.calls:,}", *map(milliseconds, spans)]
+
+
+def milliseconds(duration: int) -> str:
+    """A few digits of it: all that stand below each other are in the same unit."""
+    return f"{significant(duration / 1_000)}ms"
+
+
+def trace_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command --trace, which tells beside the data what was asked of the storage for it."""
+
+    @click.option("--trace", is_flag=True, help="Tell on stderr what was asked of the storage, and how long that took.")
+    @functools.wraps(function)
+    def traced(context: CommandContext, *args: Any, trace: bool, **rest: Any) -> Any:
+        try:
+            return function(context, *args, **rest)
+        finally:
+            if trace:
+                _print_trace(context, [each.times for each in context.storage.measured()])
+
+    return traced
+
+
+def _print_trace(context: CommandContext, operations: Sequence[OperationTimes]) -> None:
+    calls = sum(each.calls for each in operations)
+    took = sum(each.calls * (each.wait_mean + each.run_mean) for each in operations)
+    told = f"{count_text(calls, 'call')} of the storage, {milliseconds(took)} in all"
+    for line in [told, *table_lines(_OPERATION_COLUMNS, [_operation_row(each) for each in operations], None)]:
+        context.note(paint(line, "dim", err=True))
+
+
+TASK_COLUMNS = (
+    Column("TASK", flexible=True, style=lambda text: "yellow" if text.endswith(" ?") else None),
+    Column("QUEUE", flexible=True),
+    Column("WAITING", right=True, style=unless_nought("yellow")),
+    Column("HELD", right=True, style=unless_nought("cyan")),
+    Column("DEAD", right=True, style=unless_nought("red")),
+    Column("RUNS", right=True, style=unless_nought(None)),
+    Column("FAILED", right=True, style=unless_nought("red"), spare=True),
+    Column("WAIT95", right=True, style=unless_nought(None)),
+    Column("RUN95", right=True, style=unless_nought(None)),
+    Column("OPTIONS", style="dim", spare=True),
+)
+
+
+class Known(NamedTuple):
+    """A task, its jobs by state, and how they went within two days."""
+
+    task: TaskInfo
+    counts: Counter[State]
+    measured: RunStats
+
+
+@command("tasks", "packhorse tasks", "packhorse tasks --json | jq -r 'select(.announced_at | not) | .name'", pages=True)
+def tasks(context: CommandContext) -> None:
+    """Every task that was ever enqueued, or that a worker has announced: its jobs, and how they went in two days.
+
+    Of 100 attempts 95 had waited in line for no longer than WAIT95, and ran for no longer than RUN95. These are
+    right to a fifth.
+    """
+    context.tell_move()
+    storage = context.storage
+    found = known_tasks(storage.tasks(), storage.tallies(), storage.series(Span.TWO_DAYS))
+    if context.as_json:
+        for each in found:
+            fields = msgspec.structs.asdict(task_fields(each.task))
+            context.print_json({**fields, "counts": each.counts, "measured": each.measured})
+    elif not found:
+        context.note("No task is known yet: workers announce theirs when they start. Try: packhorse work")
+    else:
+        _print_tasks(context, found)
+
+
+def known_tasks(tasks: Sequence[TaskInfo], tallies: Sequence[Tally], points: Sequence[Point]) -> list[Known]:
+    """The tasks, with what there is to tell of each."""
+    counts: dict[str, Counter[State]] = {task.name: Counter() for task in tasks}
+    for tally in tallies:
+        counts.setdefault(tally.task, Counter())[tally.state] += tally.number
+    of = stats_by_task(points)
+    return [Known(task, counts[task.name], of.get(task.name, RunStats())) for task in tasks]
+
+
+def _print_tasks(context: CommandContext, found: Sequence[Known]) -> None:
+    shown = context.shown
+    rows = [task_cells(each, shown) for each in found]
+    if shown.is_terminal:
+        print_table(TASK_COLUMNS, rows)
+    else:
+        announced = [iso(each.task.announced_at) or "" for each in found]
+        columns = [*TASK_COLUMNS, Column("ANNOUNCED")]
+        print_table(columns, [[*row, at] for row, at in zip(rows, announced, strict=True)])
+    if unknown := [each.task.name for each in found if each.task.announced_at is None]:
+        names = ", ".join(shorten(escape(name), 20) for name in unknown[:2]) + (" …" if len(unknown) > 2 else "")
+        context.note(f"? No worker knows {names}")
+
+
+def task_cells(each: Known, shown: Shown) -> list[str]:
+    """What `TASK_COLUMNS` say of a task."""
+    is_unknown = each.task.announced_at is None
+    return [
+        f"{each.task.name} ?" if shown.is_terminal and is_unknown else each.task.name,
+        each.task.queue,
+        shown.number(sum(each.counts[state] for state in WAITING)),
+        shown.number(sum(each.counts[state] for state in HELD)),
+        shown.number(each.counts[State.DEAD]),
+        shown.number(each.measured.runs),
+        shown.number(each.measured.failed),
+        percentile_text(each.measured.wait_p95),
+        percentile_text(each.measured.run_p95),
+        _options_text(each.task.options),
+    ]
+
+
+_NOTHING: tuple[Any, ...] = (None, False, "", {}, [])
+
+
+def _options_text(options: dict[str, Any]) -> str:
+    """Those that were set, as they are written in the code. What the task takes is told by --json."""
+    told = {name: value for name, value in options.items() if name != "parameters" and value not in _NOTHING}
+    return " ".join(f"{name}={_option_text(name, value)}" for name, value in told.items())
+
+
+def _option_text(name: str, value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool) and name.endswith(("timeout", "expires")):
+        return span_text(value)
+    if isinstance(value, int) and name == "memory_limit":
+        return size_text(value).replace(" ", "")
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -1,0 +1,498 @@
+"""`packhorse doctor`: what it finds, and the report that it writes."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from packhorse import __version__
+from packhorse.cli.commands import doctor
+from packhorse.cli.commands.bug_report import Redaction
+from packhorse.cli.commands.doctor import HERE, THERE
+from packhorse.core import clock
+from packhorse.core.clock import DAY, MINUTE, SECOND, now
+from packhorse.core.event import Subject
+from packhorse.core.ids import new_id
+from packhorse.core.job import NewJob
+from packhorse.core.outcome import Failed, Failure
+from packhorse.storage import open_storage
+from packhorse.storage.records import Filter, ScheduleInfo, WorkerInfo
+from tests.cli.conftest import Call
+from tests.cli.yard import FOREMAN, Yard
+from tests.unchecked import unchecked
+
+
+def found(packhorse: Call, *words: str) -> dict[str, list[tuple[str, str, str | None]]]:
+    """The symptoms by name: verdict, sentence, fix."""
+    told: dict[str, list[tuple[str, str, str | None]]] = {}
+    for line in packhorse("doctor", "--json", *words).stdout.splitlines():
+        each = json.loads(line)
+        told.setdefault(each["name"], []).append((each["verdict"], each["sentence"], each["fix"]))
+    return told
+
+
+def verdicts(packhorse: Call, name: str) -> list[str]:
+    return [verdict for verdict, _, _ in found(packhorse).get(name, [])]
+
+
+def test_there_are_about_twenty_checks():
+    assert len(HERE) + len(THERE) >= 20
+
+
+def test_a_system_that_runs_is_well(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(doctor, "_VERY_SLOW_READ", DAY)  # this machine may be busy
+    yard.join()
+    (yard.directory / "jobs.py").write_text(
+        "from packhorse import Packhorse\napp = Packhorse()\n@app.task\ndef f(): ...\n"
+    )
+
+    told = found(packhorse)
+
+    assert packhorse("doctor").exit_code == 0
+    assert {verdict for each in told.values() for verdict, _, _ in each} <= {"ok", "note"}
+    assert told["app"] == [("ok", "the app here can be imported; it has 1 task", None)]
+    assert told["foreman"] == [("ok", "1 alive, with 1 worker", None)]
+    assert {"version", "settings", "reach", "writing", "tables", "latency", "room", "clock", "file"} <= set(told)
+
+
+def test_a_named_filter_that_nobody_can_use_is_bad(yard: Yard, packhorse: Call):
+    (yard.directory / "pyproject.toml").write_text(
+        '[tool.packhorse.filters]\nslow = "tok:>9s"\nbig = 7\ngood = "dead"\n'
+    )
+
+    told = [(verdict, sentence[:21]) for verdict, sentence, _ in found(packhorse)["filters"]]
+
+    assert packhorse("doctor").exit_code == 6
+    assert sorted(told) == [
+        ("bad", "pyproject.toml line 2"),
+        ("bad", "pyproject.toml line 3"),
+        ("ok", "1 has a name, and can"),
+    ]
+    report = packhorse("doctor", "--report").stdout
+    assert "bad  filters: pyproject.toml line 2: cannot be used\n" in report
+    assert "  filters.good  (pyproject.toml line 4)\n" in report
+    assert "tok:" not in report
+
+
+def test_quiet_shows_only_what_is_not_well(yard: Yard, packhorse: Call):
+    yard.add()
+
+    result = packhorse("doctor", "--quiet")
+
+    assert result.exit_code == 6
+    assert "bad   foreman" in result.stdout
+    assert "try: packhorse work" in result.stdout
+    assert "ok " not in result.stdout
+    assert result.stderr == ""
+
+
+def test_without_a_storage_it_tells_what_it_can(here: Path, packhorse: Call):
+    told = found(packhorse)
+
+    assert told["reach"][0][0] == "bad"
+    assert "there is no packhorse.db here" in told["reach"][0][1]
+    assert "the first job makes it: packhorse enqueue NAME" in told["reach"][0][2]
+    assert told["web"][0][0] == "ok"
+    assert list(here.iterdir()) == []
+
+
+def test_a_file_that_was_removed_without_its_log_is_told_by_every_command(yard: Yard, packhorse: Call):
+    yard.add()
+    path = yard.directory / "packhorse.db"
+    path.unlink()
+    step = f"stop what uses it, remove {path}-wal and {path}-shm, and start again, or put a backup there"
+
+    [(verdict, sentence, fix)] = found(packhorse)["reach"]
+    assert verdict == "bad"
+    assert f"{path} was removed" in sentence
+    assert step in (fix or "")
+    for words in (["status"], ["enqueue", "resize", "image_id=7"], ["enqueue", "resize", "--force"]):
+        result = packhorse(*words)
+        assert result.exit_code == 4, result.output
+        assert step in result.stderr
+    assert not path.exists()
+
+
+def test_settings_that_cannot_be_read_are_all_told(here: Path, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PACKHORSE_LEASE", "soon")
+    monkeypatch.setenv("PACKHORSE_CONCURRENCY", "many")
+
+    assert [verdict for verdict, _, _ in found(packhorse)["settings"]] == ["bad", "bad"]
+    assert "they cannot be read" in packhorse("doctor", "--report").stdout
+
+
+def test_an_app_that_keeps_its_jobs_elsewhere(yard: Yard, packhorse: Call):
+    (yard.directory / "app.py").write_text("from packhorse import Packhorse\napp = Packhorse('sqlite:///own.db')\n")
+
+    *_, (verdict, sentence, fix) = found(packhorse)["app"]
+
+    assert verdict == "note"
+    assert sentence.startswith("the app keeps its jobs in sqlite:///own.db, and commands that look ask ")
+    assert fix == "export PACKHORSE_URL=sqlite:///own.db"
+
+
+def test_an_app_that_cannot_be_imported(yard: Yard, packhorse: Call):
+    yard.add()
+    (yard.directory / "jobs.py").write_text("import packhorse\nimport nonsense_that_is_not_there\n")
+
+    ((verdict, sentence, fix),) = found(packhorse)["app"]
+
+    assert verdict == "bad"
+    assert "ModuleNotFoundError" in sentence
+    assert fix is not None
+
+
+@pytest.mark.parametrize(
+    ("variables", "verdict"),
+    [
+        ({"WEB_HOST": "0.0.0.0"}, "bad"),
+        ({"WEB_HOST": "0.0.0.0", "WEB_TOKEN": "x" * 40}, "ok"),
+        ({"WEB_TOKEN_FILE": "none.txt"}, "bad"),
+        ({"WEB_TOKEN_FILE": "open.txt"}, "bad"),
+        ({"WEB_TOKEN_FILE": "shown.txt"}, "note"),
+        ({"WEB_TOKEN_FILE": "closed.txt"}, "ok"),
+    ],
+)
+def test_a_web_that_would_refuse_to_start(
+    yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], verdict: str
+):
+    yard.add()
+    (yard.directory / "open.txt").write_text("ann admin " + "x" * 40)
+    (yard.directory / "closed.txt").write_text("ann admin " + "x" * 40)
+    (yard.directory / "shown.txt").write_text("ann admin " + "x" * 40)
+    (yard.directory / "open.txt").chmod(0o666)
+    (yard.directory / "shown.txt").chmod(0o644)
+    (yard.directory / "closed.txt").chmod(0o600)
+    for name, value in variables.items():
+        monkeypatch.setenv(f"PACKHORSE_{name}", value)
+
+    assert verdicts(packhorse, "web") == [verdict]
+
+
+def test_a_file_that_everybody_may_write_to(yard: Yard, packhorse: Call):
+    yard.add()
+    yard.path.chmod(0o666)
+
+    assert verdicts(packhorse, "file") == ["bad"]
+
+
+def test_storages_that_are_slow_full_or_complain(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
+    yard.add()
+    health = replace(
+        yard.storage.health(), latency=SECOND, free=1_000, problems=["it creaks"], notes=["it is old: get a newer one"]
+    )
+    monkeypatch.setattr(type(yard.storage), "health", lambda self: health)
+
+    told = found(packhorse)
+
+    assert [verdict for verdict, _, _ in told["latency"] + told["room"]] == ["bad", "bad"]
+    assert told["storage"] == [("note", "it creaks", "packhorse storage"), ("note", "it is old", "get a newer one")]
+    assert "it is old" not in packhorse("status").stdout + packhorse("check").stdout
+    assert "note: it is old: get a newer one\n" in packhorse("storage").stdout
+
+
+def test_clocks_that_are_apart(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
+    yard.add()
+    monkeypatch.setattr(type(yard.storage), "now", lambda self: clock.now() + DAY)
+
+    assert verdicts(packhorse, "clock") == ["note"]
+
+
+def test_foremen_that_are_quiet_unhealthy_or_of_another_version(yard: Yard, packhorse: Call):
+    yard.join()
+    yard.storage.join(WorkerInfo("f2", Subject.FOREMAN, host="pony", pid=21, info={"version": "0.0.1"}))
+    yard.storage.heartbeat({FOREMAN: {"state": "quiet"}, "f2": {"state": "unhealthy", "problem": "no memory"}})
+
+    told = found(packhorse)
+
+    assert sorted(verdict for verdict, _, _ in told["crew"]) == ["bad", "note"]
+    assert "no memory" in str(told["crew"])
+    assert told["versions"][0][1] == f"1 foreman runs Packhorse 0.0.1, this is {__version__}"
+
+
+def test_whoever_is_silent_is_named(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
+    yard.join()
+    monkeypatch.setenv("PACKHORSE_LEASE", "200ms")
+    monkeypatch.setenv("PACKHORSE_HEARTBEAT", "100ms")
+    while yard.storage.now() - max(each.beat_at for each in yard.storage.workers()) <= 250_000:
+        yard.storage.wait(0.05)
+
+    told = found(packhorse)
+
+    assert [sentence.partition(" has ")[0] for _, sentence, _ in told["silence"]] == [
+        "the foreman mule:11",
+        "the worker mule:12",
+    ]
+    assert told["foreman"][0][0] == "bad"
+
+
+def test_jobs_that_nobody_will_run(yard: Yard, packhorse: Call):
+    yard.join()
+    yard.add(queue="print")
+    yard.add("mystery", queue="riddles")
+    yard.storage.pause("mail", by="ann")
+
+    told = found(packhorse)
+
+    assert [sentence for _, sentence, _ in told["served"]] == ["no running worker serves print; 1 job waits"]
+    assert told["known"][0][1] == "no worker knows the task mystery; 1 of its jobs waits"
+    assert told["known"][0][2].endswith("packhorse abort --where task:mystery")
+    assert "riddles" not in told["waiting"][0][1], "more workers would not help"
+    assert told["paused"][0][2] == "packhorse resume mail"
+
+
+def test_jobs_in_a_paused_queue_are_told_beside_those_in_line(yard: Yard, packhorse: Call):
+    yard.join()
+    yard.add(queue="mail")
+    yard.storage.pause("mail", by="ann")
+
+    assert found(packhorse)["waiting"][0][1] == "no job waits in line; 1 waits in the paused queue mail"
+
+
+def test_foremen_that_take_no_jobs_while_some_wait_are_bad(yard: Yard, packhorse: Call):
+    yard.join()
+    yard.storage.heartbeat({FOREMAN: {"state": "working", "wanted": 0, "max": 0}})
+    alone = found(packhorse)["crew"]
+    yard.add()
+
+    assert alone == [("note", "the foreman mule:11 keeps no workers", "packhorse scale 1 mule:11")]
+    assert found(packhorse)["crew"] == [
+        ("bad", "the foreman mule:11 keeps no workers, and 1 job waits", "packhorse scale 1 mule:11")
+    ]
+
+
+def test_without_a_foreman_nobody_can_know_a_task(yard: Yard, packhorse: Call):
+    yard.add("order_email")
+
+    assert "known" not in found(packhorse)
+
+
+def garble(yard: Yard, job_id: str, column: str, value: str) -> None:
+    storage: Any = yard.storage
+    sql = f"UPDATE packhorse_job SET {column} = {value} WHERE id = '{job_id}'"
+    storage._db.write("garble", lambda tx: tx.execute(sql, ()))
+
+
+def test_a_record_that_cannot_be_right_is_bad_and_shown(yard: Yard, packhorse: Call):
+    job = yard.add()
+    garble(yard, job.id, "meta", "'garbage{'")
+
+    told = found(packhorse)["records"]
+    listed, page = packhorse("jobs"), packhorse("job", job.id)
+
+    assert told == [
+        (
+            "bad",
+            f"1 job has a record that cannot be right, such as {job.id}",
+            f"packhorse job {job.id}; packhorse delete {job.id}",
+        )
+    ]
+    assert listed.exit_code == 0
+    assert page.exit_code == 0
+    assert "BrokenRecord" in page.stdout
+    assert packhorse("delete", job.id, "--yes").exit_code == 0
+    assert yard.storage.get(job.id) is None
+
+
+def test_a_running_job_that_nobody_holds_is_bad(yard: Yard, packhorse: Call):
+    job = yard.start(yard.add())
+    assert found(packhorse)["records"] == [("ok", "nothing is stored that cannot be right", None)]
+    garble(yard, job.id, "owner", "NULL")
+
+    told = found(packhorse)["records"]
+
+    assert told[0][:2] == ("bad", f"job {job.id} is running and nobody holds it")
+
+
+def test_such_a_job_is_found_behind_many_newer_ones(yard: Yard, packhorse: Call):
+    job = yard.start(yard.add())
+    yard.storage.enqueue([NewJob(id=new_id(), task="resize", queue="resize") for _ in range(300)])
+    garble(yard, job.id, "owner", "NULL")
+
+    told = found(packhorse)["records"]
+
+    assert told[0][:2] == ("bad", f"job {job.id} is running and nobody holds it")
+
+
+def test_jobs_that_fail(yard: Yard, packhorse: Call):
+    for _ in range(10):
+        yard.finish(Failed(yard.start(yard.add()).token, Failure("ValueError", "no")))
+
+    told = found(packhorse)
+
+    assert told["failing"][0][:2] == ("note", "100 % of the attempts of the last hour failed")
+    assert told["dead"][0][1] == "10 jobs are dead"
+
+
+def test_workers_that_die_under_their_jobs_are_told_but_are_no_failures(yard: Yard, packhorse: Call):
+    yard.halt(yard.add())
+
+    few = "0 of 0 attempts of the last hour failed, 1 was halted because a worker died"
+    assert found(packhorse)["failing"] == [("ok", few, None)]
+
+    for _ in range(9):
+        yard.halt(yard.add(queue="risky"))
+        yard.storage.delete([job.id for job in yard.storage.find(Filter()).jobs])
+
+    many = "0 of 0 attempts of the last hour failed, 10 were halted because a worker died"
+    assert found(packhorse)["failing"] == [("note", many, "packhorse events --kind halted")]
+
+
+def test_schedules_that_are_unreadable_paused_or_late(yard: Yard, packhorse: Call):
+    yard.join()
+    now = yard.storage.now()
+    unchecked(yard.storage, "put_schedules")(
+        [
+            ScheduleInfo("odd", "report", "every full moon", next_at=now + DAY),
+            ScheduleInfo("late", "report", "* * * * *", next_at=now - DAY),
+            ScheduleInfo("paused", "report", "* * * * *", next_at=now + DAY),
+        ]
+    )
+    yard.storage.pause_schedule("paused", True)
+
+    assert sorted(verdicts(packhorse, "schedules")) == ["bad", "note", "note"]
+
+
+def test_a_schedule_is_late_also_if_no_foreman_lives(yard: Yard, packhorse: Call):
+    yard.storage.put_schedules([ScheduleInfo("late", "report", "0 3 * * *", next_at=yard.storage.now() - DAY)])
+
+    ((verdict, sentence, fix),) = found(packhorse)["schedules"]
+
+    assert (verdict, fix) == ("note", "packhorse work")
+    assert sentence.startswith("late is late by 1d")
+
+
+# --- the report -------------------------------------------------------------------------------------------------------
+
+
+def test_the_report_has_numbers_and_no_data(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PACKHORSE_WEB_TOKEN", "a-secret-that-nobody-may-see")
+    yard.in_every_state()
+    yard.add("send_notice", {"email": "ann@example.org"}, queue="mail")
+    yard.storage.pause("mail", by="mallory", why="no server")
+
+    result = packhorse("doctor", "--report")
+
+    text = result.stdout
+    assert result.exit_code == 0
+    assert f"packhorse {__version__}" in text
+    assert "completed 1, dead 1" in text
+    assert "× ValueError at jobs.py:4" in text
+    assert "web_token = ***  (PACKHORSE_WEB_TOKEN in the environment)" in text
+    for secret in ("a-secret", "ann@example.org", "mule", "mallory", "cannot decode", str(yard.directory), "image_id"):
+        assert secret not in text
+
+
+def test_names_of_hosts_people_and_places_are_taken_out():
+    redaction = Redaction(["mule", "mule-2"], ["ann"])
+
+    told = redaction.text(f"ann on mule-2:7 and mule at {Path.home()}/shop, redis://mule:6379/0, anna's mules")
+
+    assert told == "<user> on host-2:7 and host-1 at <home>/shop, redis://…, anna's mules"
+
+
+def test_this_host_and_this_user_are_never_in_it(yard: Yard, packhorse: Call):
+    yard.storage.join(WorkerInfo("f1", Subject.FOREMAN, host=socket.gethostname(), pid=1))
+
+    text = packhorse("doctor", "--report").stdout
+
+    assert f"on {socket.gethostname()}" not in text
+    assert f" {getpass.getuser()} " not in text
+
+
+def long_ago(yard: Yard, by: int):
+    """The same file, for somebody whose clock is behind."""
+    return open_storage(yard.url, now=lambda: now() - by)
+
+
+def test_all_is_well_with_a_foreman_and_nothing_old(yard: Yard, packhorse: Call):
+    yard.join()
+    yard.add()
+
+    result = packhorse("check")
+
+    assert result.exit_code == 0
+    assert all(line.startswith("ok ") for line in result.stdout.splitlines())
+    assert "1 foreman alive" in result.stdout
+
+
+def test_quiet_and_well_says_nothing(yard: Yard, packhorse: Call):
+    yard.join()
+
+    assert packhorse("check", "-q").output == ""
+
+
+def test_no_foreman_is_unhealthy(yard: Yard, packhorse: Call):
+    yard.add()
+
+    result = packhorse("check")
+
+    assert result.exit_code == 6
+    assert "bad  no foreman is running" in result.stdout
+
+
+def test_a_silent_foreman_is_unhealthy(yard: Yard, packhorse: Call):
+    before = long_ago(yard, 2 * MINUTE)
+    before.join(WorkerInfo("old", Subject.FOREMAN))
+    before.close()
+
+    result = packhorse("check")
+
+    assert result.exit_code == 6
+    assert "no foreman has sent a heartbeat for 2m" in result.stdout
+
+
+def test_a_job_that_waits_for_too_long_is_unhealthy_unless_its_queue_is_paused(yard: Yard, packhorse: Call):
+    yard.join()
+    yard.storage.join(WorkerInfo("resizer", queues=["images"]))
+    before = long_ago(yard, 6 * MINUTE)
+    before.enqueue([NewJob("old", "resize", "images")])
+    before.close()
+
+    too_old, old_enough = packhorse("check"), packhorse("check", "--max-age", "1h")
+    yard.storage.pause("images")
+    paused = packhorse("check")
+
+    assert too_old.exit_code == 6
+    assert "the oldest waiting job, of images, has waited 6m" in too_old.stdout
+    assert "5m is allowed" in too_old.stdout
+    assert old_enough.exit_code == 0
+    assert paused.exit_code == 0
+
+
+def test_an_overdue_job_is_unhealthy(yard: Yard, packhorse: Call):
+    yard.join()
+    before = long_ago(yard, 20 * MINUTE)
+    before.enqueue([NewJob("late", "resize", "images", delay=MINUTE)])
+    before.close()
+
+    result = packhorse("check")
+
+    assert result.exit_code == 6
+    assert "a job of images has been due for 19m" in result.stdout
+
+
+def test_a_storage_that_is_not_there_is_unhealthy_and_is_not_made(here: Path, packhorse: Call):
+    result = packhorse("check")
+
+    assert result.exit_code == 6
+    assert "there is no packhorse.db here" in result.stdout
+    assert list(here.iterdir()) == []
+
+
+def test_a_storage_that_cannot_be_used_is_unhealthy(here: Path, packhorse: Call):
+    (here / "packhorse.db").write_text("this is no database, and it is long enough to be none" * 20)
+
+    result = packhorse("check", "--json")
+
+    told = json.loads(result.stdout)
+    assert result.exit_code == 6
+    assert told["healthy"] is False
+    assert told["checks"][0]["name"] == "storage"
+    assert "not a SQLite database" in told["checks"][0]["sentence"]

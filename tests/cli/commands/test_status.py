@@ -1,0 +1,223 @@
+"""`packhorse status`: everything on one screen."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from msgspec.structs import replace
+
+from packhorse.cli.commands.status import status_lines
+from packhorse.cli.snapshot import Flow, Snapshot, bars, flow_of, notices, take_snapshot
+from packhorse.core.clock import HOUR, MINUTE, SECOND
+from packhorse.core.event import Subject
+from packhorse.core.job import NewJob, State
+from packhorse.core.outcome import Completed
+from packhorse.core.settings import Settings
+from packhorse.storage.records import Health, Point, QueueInfo, WorkerInfo
+from tests.cli.conftest import Call
+from tests.cli.terminal import Terminal
+from tests.cli.test_terminal import on_terminal, plain
+from tests.cli.yard import FOREMAN, WORKER, Yard
+
+NOON = 1_800_000_000 * SECOND
+
+
+def test_it_tells_of_storage_workers_the_last_hour_and_each_queue(yard: Yard, packhorse: Call):
+    yard.in_every_state()
+    yard.storage.heartbeat({FOREMAN: {}, WORKER: {"busy": 4}})
+
+    result = packhorse("status")
+
+    assert result.exit_code == 0
+    assert "packhorse.db (SQLite, " in result.stdout
+    assert "1 host, 1 worker, 2/4 slots busy, up " in result.stdout
+    assert json.loads(packhorse("status", "--json").stdout)["totals"]["busy"] == 2
+    assert "last hour 1 done" in result.stdout
+    assert "2 failed" in result.stdout
+    queues = [line.split()[0] for line in result.stdout.splitlines() if line.startswith(("for-", "resize "))]
+    assert sorted(queues) == sorted(["resize", *(f"for-{state}" for state in State if state != "scheduled")])
+
+
+def test_scheduled_jobs_are_counted_where_there_are_80_columns(yard: Yard):
+    yard.job("scheduled")
+    snapshot = take_snapshot(yard.storage, Settings())
+
+    lines = list(status_lines(snapshot, 80))
+
+    (title,) = [line for line in lines if "QUEUED" in line]
+    (row,) = [line for line in lines if plain(line).startswith("resize ")]
+    assert max(map(len, map(plain, (title, row)))) <= 80
+    place = plain(title).index("SCHEDULED") + len("SCHEDULED") - 1
+    assert plain(row)[place] == "1"
+
+
+def test_a_dead_worker_is_told_as_a_halt_and_not_as_a_failure(yard: Yard, packhorse: Call):
+    halted = yard.halt(yard.add())
+
+    assert "last hour: nothing ran, 1 came in   1 halted" in packhorse("status").stdout
+
+    yard.finish(Completed(yard.start(halted).token))
+
+    assert "0 failed (0 %)   1 halted" in packhorse("status").stdout
+    assert json.loads(packhorse("status", "--json").stdout)["totals"]["failed"] == 0
+
+
+def test_an_empty_storage_says_what_to_do_next(yard: Yard, packhorse: Call):
+    yard.storage.join(WorkerInfo("w1"))
+    yard.storage.leave("w1")
+
+    result = packhorse("status")
+
+    assert "no worker is running" in result.stdout
+    assert "There are no jobs yet. Put one in: packhorse enqueue NAME" in result.stdout
+
+
+def test_what_needs_attention_is_told_with_what_to_try(yard: Yard, packhorse: Call):
+    yard.add(queue="mail")
+    yard.storage.pause("mail", by="ann", why="no server\x1b[2J")
+
+    result = packhorse("status")
+
+    assert "! no worker is running, and 1 job waits.  Try: packhorse work" in result.stdout
+    assert "! mail is paused by ann for " in result.stdout
+    assert "no server\\x1b[2J.  Try: packhorse resume mail" in result.stdout
+
+
+def test_a_quiet_foreman_and_a_queue_that_nobody_serves_are_told(yard: Yard, packhorse: Call):
+    yard.join()
+    yard.storage.heartbeat({FOREMAN: {"state": "quiet"}})
+    yard.add(queue="print")
+
+    result = packhorse("status")
+
+    assert "the foreman mule:11 is quiet: it takes no jobs, and 1 job waits.  Try: packhorse restart" in result.stdout
+    assert "no running worker serves print; 1 job waits" in result.stdout
+
+
+def test_jobs_that_wait_for_their_time_are_not_said_to_wait_in_line(yard: Yard, packhorse: Call):
+    yard.storage.enqueue([NewJob(f"later-{number}", "resize", "resize", delay=HOUR) for number in range(3)])
+
+    assert "! no worker is running, and 3 jobs wait for their time." in packhorse("status").stdout
+
+
+def test_a_foreman_without_workers_is_told_to_keep_some(yard: Yard, packhorse: Call):
+    yard.join()
+    yard.storage.leave(WORKER)
+    yard.storage.heartbeat({FOREMAN: {"state": "working", "wanted": 0, "max": 0}})
+    yard.add()
+
+    told = packhorse("status").stdout
+
+    assert "1 foreman, but no worker is running" in told
+    assert "! the foreman mule:11 keeps no workers, and 1 job waits.  Try: packhorse scale 1 mule:11" in told
+    assert "packhorse work" not in told
+
+
+def test_a_foreman_that_has_not_started_its_workers_yet_is_left_to_it(yard: Yard, packhorse: Call):
+    yard.storage.join(WorkerInfo(FOREMAN, Subject.FOREMAN, host="mule", pid=11))
+    yard.add()
+
+    assert "no worker is running yet, and 1 job waits.  Try: packhorse workers" in packhorse("status").stdout
+
+
+def test_json_has_the_numbers_of_the_api(yard: Yard, packhorse: Call):
+    yard.in_every_state()
+
+    told = json.loads(packhorse("status", "--json").stdout)
+
+    assert told["totals"]["states"] == dict.fromkeys(State, 1)
+    assert told["totals"]["workers"] == 1
+    assert told["storage"]["kind"] == "sqlite"
+    assert told["last_hour"]["completed"] == 1
+    assert {queue["name"] for queue in told["queues"]} >= {"resize", "for-dead"}
+    assert all(set(notice) == {"sentence", "hint"} for notice in told["notices"])
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_it_fits_the_screen(yard: Yard, width: int):
+    yard.in_every_state()
+    yard.add(queue="a-queue-with-a-name-that-is-longer-than-anybody-would-want-it-to-be-" + "x" * 40)
+    yard.storage.join(WorkerInfo("f2", Subject.FOREMAN, host="a-host-with-a-long-name.example.org", pid=1))
+
+    _, seen = on_terminal(yard, "status", width=width)
+
+    assert max(map(len, plain(seen).splitlines())) <= width
+
+
+def test_a_long_warning_is_wrapped_and_not_cut():
+    problem = "the disk on which all of this lies is nearly full and nobody has made room on it yet " * 2
+    health = Health("sqlite", "", "3", 1, 1, problems=[problem.strip()])
+
+    lines = "\n".join(status_lines(Snapshot(NOON, 15 * SECOND, health, [], [], []), 60)).splitlines()
+
+    assert max(map(len, lines)) <= 60
+    assert f"! {problem.strip()}. Try: packhorse storage" in " ".join(" ".join(lines).split())
+
+
+def test_watching_goes_on_until_ctrl_c(yard: Yard):
+    yard.add(queue="mail")
+
+    with Terminal(yard, "status", "--watch", "--every", "100ms") as terminal:
+        terminal.read_until("mail", times=3)
+        terminal.write(b"\x03")
+        assert terminal.wait() == 0
+
+
+# --- what a snapshot comes to -----------------------------------------------------------------------------------------
+
+
+def test_rates_are_of_five_minutes_and_bars_of_an_hour():
+    now = NOON + 30 * SECOND
+    points = [
+        Point(NOON, "mail", "send", {"added": 27, "completed": 9}),
+        Point(NOON - 3 * MINUTE, "mail", "send", {"added": 27, "completed": 18}),
+        Point(NOON - 30 * MINUTE, "mail", "send", {"added": 100, "dead": 4, "failed": 4}),
+        Point(NOON - 2 * HOUR, "mail", "send", {"completed": 1_000}),
+    ]
+
+    flow = flow_of(points, now)
+
+    assert (flow.comes, flow.ends) == (54 / 270, 27 / 270)
+    assert flow.hour == (0, 0, 0, 0, 0, 4, 0, 0, 0, 27)
+    assert flow_of([], now) == Flow()
+
+
+def test_bars_show_shares_and_what_is_there_at_all():
+    assert bars([0, 1, 50, 100]) == "▁▂▅█"
+    assert bars([0, 0]) == "▁▁"
+    assert bars([0, 1, 50, 100], "ascii") == "_.=#"
+
+
+def crowded(*points: Point, oldest: int) -> Snapshot:
+    """A queue in which jobs wait, the oldest since so long, with a worker that serves it."""
+    worker = WorkerInfo("w1", queues=["mail"], concurrency=2, beat_at=NOON, joined_at=NOON - HOUR)
+    queue = QueueInfo("mail", {State.QUEUED: 40}, oldest_queued_at=NOON - oldest)
+    return Snapshot(NOON, 15 * SECOND, Health("sqlite", "", "3", 1, 1), [queue], [worker], points)
+
+
+def test_a_queue_that_is_behind_is_told_with_its_rates():
+    slow = Point(NOON - 2 * MINUTE, "mail", "send", {"added": 480, "completed": 240})
+
+    (notice,) = notices(crowded(slow, oldest=2 * MINUTE))
+
+    assert notice == ("mail is behind: 2 a second arrive, 1 end", "packhorse scale +2 --all")
+
+
+def test_a_queue_that_catches_up_is_told_only_when_its_jobs_have_waited_long():
+    quick = Point(NOON - 2 * MINUTE, "mail", "send", {"added": 240, "completed": 480})
+
+    assert list(notices(crowded(quick, oldest=2 * MINUTE))) == []
+    (notice,) = notices(crowded(quick, oldest=HOUR))
+    assert notice == ("mail: the oldest job has waited 1h", "packhorse jobs queue:mail")
+
+
+def test_busy_slots_are_those_of_held_jobs_whatever_the_last_heartbeat_said():
+    snapshot = crowded(oldest=0)
+    worker = replace(snapshot.workers[0], report={"busy": 2})
+    snapshot = replace(snapshot, workers=[worker])
+
+    assert snapshot.slots == (0, 2)
+    for running, busy in ((1, 1), (5, 2)):
+        queue = QueueInfo("mail", {State.RUNNING: running})
+        assert replace(snapshot, queues=[queue]).slots == (busy, 2)
