@@ -23,8 +23,7 @@ from packhorse.foreman.background import BackgroundLoop
 from packhorse.foreman.chores import all_chores
 from packhorse.foreman.chores.runner import ChoreRunner
 from packhorse.foreman.heartbeat import ForemanRecord, Heartbeat
-from packhorse.foreman.orders import Orders
-from packhorse.foreman.poller import Backlog, Poller
+from packhorse.foreman.poller import Backlog, Orders, Poller
 from packhorse.foreman.processes import WorkerGroup
 from packhorse.foreman.worker_handle import WorkerHandle
 from packhorse.storage import open_storage
@@ -97,7 +96,7 @@ class Days:
         self.clock = clock
         worker = create_autospec(WorkerHandle, instance=True, id=worker, is_online=True)
         worker.is_stopped.return_value = False
-        worker.told.return_value = worker.report = {"busy": 0}
+        worker.stored_report.return_value = worker.report = {"busy": 0}
         workers = create_autospec(WorkerGroup, instance=True, members=[worker], serving=None)
         record = ForemanRecord(storage, {})
         self.heartbeat = Heartbeat(
