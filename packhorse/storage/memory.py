@@ -497,10 +497,6 @@ class Memory(Engine[Transaction]):
     # --- jobs -----------------------------------------------------------------------------------------------------
 
     @locked
-    def get(self, job_id: str) -> Job | None:
-        return self._tables.jobs.get(job_id)
-
-    @locked
     def get_many(self, job_ids: Sequence[str]) -> list[Job]:
         return [self._tables.jobs[job_id] for job_id in job_ids if job_id in self._tables.jobs]
 
@@ -546,12 +542,6 @@ class Memory(Engine[Transaction]):
     @locked
     def tasks(self) -> list[TaskInfo]:
         return [task for _, task in sorted(self._tables.tasks.items())]
-
-    @locked
-    def next_due(self) -> int | None:
-        times = [job.due_at for job in self._tables.jobs.values() if job.due_at is not None]
-        due_in = max(0, min(times) - self.now()) if times else None
-        return None if due_in == 0 and self._move is not None else due_in
 
     # --- schedules, workers, clients ----------------------------------------------------------------------------------
 

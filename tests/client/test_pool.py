@@ -226,7 +226,7 @@ def test_stopping_a_pool_waits_for_the_call_that_is_under_way(app: Packhorse, mo
         answered.set()
         return outlook(*args, **options)
 
-    monkeypatch.setattr(embedded, "_LAST_WORDS", PATIENCE)
+    monkeypatch.setattr(embedded, "_EXIT_TIMEOUT", PATIENCE)
     monkeypatch.setattr(type(app.storage), "poll", slow_outlook)
     pool = app.pool(1).start()
     assert begun.wait(PATIENCE)
