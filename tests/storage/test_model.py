@@ -1,7 +1,7 @@
 """Every storage behaves as the memory storage does, whatever is done in whatever order.
 
 Hypothesis drives both side by side (`machine.py`) and shrinks a difference to the shortest sequence of calls that shows
-it. `make test` runs the same few sequences each time, `make test-all` 300 new ones, `PACKHORSE_MODEL_EXAMPLES=5000` more.
+it. `make test` runs the same few sequences, `make test-all` 300 new ones, `PACKHORSE_MODEL_EXAMPLES=5000` more.
 """
 
 from __future__ import annotations
