@@ -3,7 +3,7 @@
 The worker is the one that `packhorse work` starts; only its process is not its own. A worker that must give way,
 because a job on a thread will not end, gives way to another one in the same process. It stays beside that one, without
 slots, until all that it has begun has ended or the pool stops: so no job runs beside itself. What still runs when the
-pool has stopped is handed back, and refused by every pool of this process until it has returned (`unreturned.py`).
+pool has stopped is handed back, and refused by every pool of this process until it has returned (`held_job.py`).
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class EmbeddedPool:
                     self._changed.wait(_LOOK_FOR_END)
                     continue
             if asked is None or asked[0] is not worker:  # the one that was asked may have been replaced
-                asked = worker, worker.tell_when_empty()
+                asked = worker, worker.when_empty()
             if asked[1].wait(_LOOK_FOR_END):
                 if not any(each.loop.held_jobs for each in self._beats.workers if each is not worker):
                     return
@@ -179,7 +179,7 @@ class EmbeddedPool:
             self._storage,
             config,
             shared_status=board,
-            say=partial(self._beats.hear, owner),
+            send=partial(self._beats.hear, owner),
             # The program's own loggers are not ours to make louder.
             log_level=logging.getLogger().getEffectiveLevel(),
         )
@@ -221,7 +221,7 @@ class EmbeddedPool:
     def _tell_of_ended(self, jobs: Sequence[str]) -> bool:
         worker = self._worker
         if worker is not None:
-            worker.tell_of_ended(jobs)
+            worker.handle_ended(jobs)
         return worker is not None
 
     def _show(self, worker: WorkerProcess | None) -> None:
@@ -237,7 +237,7 @@ class EmbeddedPool:
         self._orders.on_poll(outlook, foreman)
         worker = self._worker
         if worker is not None:
-            worker.loop.follow(outlook.order)
+            worker.loop.fetcher.set_order(outlook.order)
         if outlook.queued and worker is not None:
             worker.loop.look_now()  # the storage may have told nobody
         if outlook.stops:
@@ -257,7 +257,7 @@ class EmbeddedPool:
             worker.quiet()
         elif do is ForemanAction.STACKS:
             for each in self._beats.workers:
-                each.tell_stacks(self._orders.taken or 0)
+                each.send_stacks(self._orders.taken or 0)
         else:
             log.warning("an operator's order to %s means nothing to a pool in a program", do.value)
 

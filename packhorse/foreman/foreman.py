@@ -48,7 +48,7 @@ from packhorse.monitor.local_liveness import StatusFile
 from packhorse.monitor.stats import connections_report
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import LEASE_S, TELLS_RESULTS
-from packhorse.worker.processes import hear_of_parents_end
+from packhorse.worker.processes import signal_on_parents_exit
 
 log = logging.getLogger("packhorse")
 
@@ -138,7 +138,7 @@ class Foreman:
             self._terminal = Terminal(is_there=self._signals.had_terminal and not self._signals.hangup_was_ignored)
             remove_leftovers()
             if self._parent is not None:
-                hear_of_parents_end(signal.SIGCHLD)  # a signal that does nothing but wake the loop
+                signal_on_parents_exit(signal.SIGCHLD)  # a signal that does nothing but wake the loop
             self._selector.register(self._signals, selectors.EVENT_READ, lambda: None)
             self._sign_of_life.begin()
             self.duties.begin()
@@ -384,8 +384,8 @@ class Foreman:
                 ids = ", ".join(overrun.token.job_id for overrun in worker.overruns)
                 log.error("worker %d does not end a job whose time is over, and is killed: %s", worker.pid, ids)
                 self.workers.kill(worker, "it did not end a job whose time was over")
-            elif worker.is_condemned:
-                self._drain(worker, "it is condemned")
+            elif worker.is_stuck:
+                self._drain(worker, "it is stuck")
             elif self._seconds_to_thaw(worker) <= 0:
                 self.workers.kill_frozen(worker, "was killed: a signal had stopped it, and its lease was almost over")
             if not worker.is_proven and (worker.has_worked or (worker.is_online and now - worker.started_at >= YOUNG)):

@@ -31,7 +31,7 @@ from packhorse.foreman.crash_backoff import YOUNG
 from packhorse.foreman.scaling import WorkerLoad
 from packhorse.foreman.status_directory import BOARD, make_directory
 from packhorse.foreman.worker_handle import Serving, WorkerHandle
-from packhorse.worker.ipc import CONDEMNED, Channel, Message
+from packhorse.worker.ipc import EXIT_STUCK, Channel, Message
 from packhorse.worker.shared_status import SharedStatus
 from packhorse.worker.spool import Spool
 
@@ -362,7 +362,7 @@ class WorkerGroup:
         was_ended = worker.was_killed and (worker.is_ordered or worker.is_unknown)  # by us, who had told it to go
         # A worker that holds jobs does not die of SIGTERM: see `end_if_starting`.
         was_starting = worker.is_ordered and code == -signal.SIGTERM
-        in_order = was_ended or was_starting or code == CONDEMNED or (code == 0 and worker.leaving is not None)
+        in_order = was_ended or was_starting or code == EXIT_STUCK or (code == 0 and worker.leaving is not None)
         if in_order and code == -signal.SIGKILL:
             why = worker.why_killed or f"worker {worker.pid} was killed: {worker.leaving}"
         elif in_order:

@@ -79,7 +79,7 @@ class WorkerHandle:
         self.failed_when_leaving: int | None = None
         self.found_nothing = False  # in a burst: it leaves because nothing is left to run
         self.is_missed = True  # another takes its place when it goes, if so many are wanted
-        self.is_condemned = False  # a job of its would not end
+        self.is_stuck = False  # a job of its would not end
         self.is_ordered = False  # we have told it to end
         self.was_killed = False  # by us
         self.is_unknown = False  # the storage has struck it off
@@ -122,9 +122,9 @@ class WorkerHandle:
                 self._idle_since = now
             case "report":
                 self._take_report(message, now)
-            case "condemned" | "leaving" as said:
+            case "stuck" | "leaving" as said:
                 self.leaving = self.leaving or str(message.get("why", said))
-                self.is_condemned = self.is_condemned or said == "condemned"
+                self.is_stuck = self.is_stuck or said == "stuck"
                 self.done_when_leaving = message.get("done")
                 self.failed_when_leaving = message.get("failed")
                 self.found_nothing = bool(message.get("found_nothing"))

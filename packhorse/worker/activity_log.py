@@ -1,7 +1,7 @@
-"""One line on stderr for each job that is taken, and one for its end: for people who watch a worker while they write.
+"""The activity log: one line on stderr when a job is reserved and one when it ends, for developers.
 
-The loop asks once a batch whether anybody listens. `packhorse dev` and `--log-level debug` do, and so does whoever sets
-the logger `packhorse.jobs` to INFO; else it costs nothing. Failures are told in any case, with their traceback.
+`packhorse dev` and `--log-level debug` switch it on, as does setting the logger `packhorse.jobs` to INFO. It is checked
+once for each batch, and costs nothing while it is off. Failures are logged in any case, with their traceback.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _log = logging.getLogger("packhorse.worker")
 _LONG_CALL, _LONG_RESULT = 160, 80
 
 
-def hear(wanted: bool) -> None:
-    """Shall these lines be written?"""
-    log.setLevel(logging.INFO if wanted else logging.WARNING)
+def enable(is_enabled: bool) -> None:
+    """Switch these lines on or off."""
+    log.setLevel(logging.INFO if is_enabled else logging.WARNING)
 
 
-def tell_failed(held: HeldJob, outcome: Failed) -> None:
-    """An attempt failed; the last one is an error."""
+def log_failed(held: HeldJob, outcome: Failed) -> None:
+    """Log a failed attempt: the last one as an error, others as a warning."""
     is_last = outcome.retry_in is None
     next_try = "no more tries" if outcome.retry_in is None else f"again in {outcome.retry_in / SECOND:g} s"
     _log.log(
@@ -38,8 +38,13 @@ def tell_failed(held: HeldJob, outcome: Failed) -> None:
     )
 
 
-def tell_taken(held_jobs: Iterable[HeldJob]) -> None:
-    """These are about to begin."""
+def log_stale(held: HeldJob, consequence: str) -> None:
+    """The job belongs to another worker by now."""
+    _log.warning("job %s belongs to another worker by now; %s", held.job.id, consequence, extra=about(held.job))
+
+
+def log_reserved(held_jobs: Iterable[HeldJob]) -> None:
+    """These jobs are about to begin."""
     if log.isEnabledFor(logging.INFO):
         for held in held_jobs:
             attempt = f", attempt {held.job.attempt}" if held.job.attempt > 1 else ""
@@ -52,15 +57,15 @@ def tell_taken(held_jobs: Iterable[HeldJob]) -> None:
             )
 
 
-def tell_ended(batch: Sequence[tuple[HeldJob, Outcome]], verdicts: Sequence[Verdict]) -> None:
-    """These have ended; what the storage refused is left out."""
+def log_ended(batch: Sequence[tuple[HeldJob, Outcome]], verdicts: Sequence[Verdict]) -> None:
+    """These jobs have ended. Leave out stale outcomes."""
     if log.isEnabledFor(logging.INFO):
         for (held, outcome), verdict in zip(batch, verdicts, strict=True):
-            if verdict is not Verdict.STALE and (words := _words(outcome)):
-                log.info("< %s %s  (job %s)", held.task.name, words, held.job.id, extra=about(held.job))
+            if verdict is not Verdict.STALE and (text := _text_of(outcome)):
+                log.info("< %s %s  (job %s)", held.task.name, text, held.job.id, extra=about(held.job))
 
 
-def _words(outcome: Outcome) -> str | None:
+def _text_of(outcome: Outcome) -> str | None:
     ran = f"{outcome.ran / SECOND:.2f} s" if outcome.ran >= SECOND // 100 else f"{outcome.ran / 1_000:.1f} ms"
     match outcome:
         case Completed(result=result):
@@ -76,4 +81,4 @@ def _words(outcome: Outcome) -> str | None:
         case Released(why=why):
             return f"is handed back: {why}"
         case Failed():
-            return None  # a warning has told it
+            return None  # `log_failed` logs it

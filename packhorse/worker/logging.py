@@ -1,8 +1,8 @@
-"""How the lines of a log look: as text for people, or as JSON or logfmt for programs that collect them.
+"""Log formats: text for people, JSON or logfmt for programs that collect logs; and the log lines of jobs.
 
-The foreman and its workers write theirs to stderr in the same form; `packhorse work --log-format` says in which. For
-programs, a line that is about a job, or that a task writes while it runs, has the job's id, task, queue and attempt as
-fields, and so has what was passed as `extra`.
+The foreman and its workers write to stderr in the format that `packhorse work --log-format` names. In JSON and logfmt,
+a line about a job, or one that a task writes while it runs, has the job's id, task, queue and attempt as fields, and
+what was passed as `extra`. What a task logs through `logging` also goes into the log of its job.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,10 +20,10 @@ from packhorse.core.job import Job
 
 LOG_FORMATS = ("text", "json", "logfmt")
 TRACEBACK = "traceback"
-"""As this a record may carry, in its `extra`, the traceback of an exception that is known as text only."""
+"""The key in `extra` for the traceback of an exception that is known only as text."""
 _LINE_END = re.compile(r"\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]")
-_USUAL = frozenset({*vars(logging.LogRecord("", 0, "", 0, "", None, None)), "message", "asctime", "taskName"})
+_STANDARD = frozenset({*vars(logging.LogRecord("", 0, "", 0, "", None, None)), "message", "asctime", "taskName"})
 
 
 def formatter_of(name: str) -> logging.Formatter:
@@ -32,13 +34,13 @@ def formatter_of(name: str) -> logging.Formatter:
 
 
 def about(job: Job | JobContext) -> dict[str, Any]:
-    """What the lines about a job have as fields; the `extra` of a record."""
+    """The fields of a log line about a job, for `extra`."""
     return {"job_id": job.id, "task": job.task, "queue": job.queue, "attempt": job.attempt}
 
 
 class _Text(logging.Formatter):
-    """A line, and below it the traceback of what is an error. Only the first line of a record begins at the left, so no
-    text in it, which may come from a job or from another machine, can pass for another record."""
+    """A line, and for an error the traceback below it. Only the first line of a record is not indented: no text from a
+    job or another machine can pass for another record."""
 
     def format(self, record: logging.LogRecord) -> str:
         traceback = getattr(record, TRACEBACK, None)
@@ -51,14 +53,14 @@ class _Text(logging.Formatter):
 
 
 class _JsonLines(logging.Formatter):
-    """One JSON object on each line; a traceback is in `error`."""
+    """One JSON object on each line; the traceback is in `error`."""
 
     def format(self, record: logging.LogRecord) -> str:
         return json.dumps(_fields(self, record), ensure_ascii=False, default=str)
 
 
 class _Logfmt(logging.Formatter):
-    """One line of name=value; what has spaces or quotation marks in it is quoted as in JSON."""
+    """name=value pairs on one line; values with spaces or quotation marks are quoted as in JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
         return " ".join(f"{_name(name)}={_quoted(value)}" for name, value in _fields(self, record).items())
@@ -68,7 +70,7 @@ def _fields(formatter: logging.Formatter, record: logging.LogRecord) -> dict[str
     at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     fields = {"at": at, "level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
     job = CURRENT.get()
-    extra = {name: value for name, value in vars(record).items() if name not in _USUAL}
+    extra = {name: value for name, value in vars(record).items() if name not in _STANDARD}
     error = extra.pop(TRACEBACK, None)
     if record.exc_info:
         error = formatter.formatException(record.exc_info)
@@ -85,3 +87,34 @@ def _quoted(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     is_plain = text.isprintable() and text and not any(sign in text for sign in ' "=\\')
     return text if is_plain else json.dumps(text, ensure_ascii=False)
+
+
+# --- what a job logs through `logging` --------------------------------------------------------------------------------
+
+
+class JobLogHandler(logging.Handler):
+    """Copies records into the log of the job that runs in this thread or coroutine, if there is one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        job = CURRENT.get()
+        if job is None or record.name.partition(".")[0] == "packhorse":
+            return
+        try:
+            job.log(f"{record.levelname.lower()} {record.name}: {self.format(record)}")
+        except Exception:  # noqa: BLE001 - logging never raises into the program; this prints the error to stderr
+            self.handleError(record)
+
+
+@contextmanager
+def capture_logging(level: int = logging.INFO) -> Iterator[None]:
+    """Copy records of this level and above while the block runs."""
+    handler = JobLogHandler(level)
+    root = logging.getLogger()
+    before = root.level
+    root.addHandler(handler)
+    root.setLevel(min(before, level))
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(before)

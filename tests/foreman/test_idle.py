@@ -34,7 +34,7 @@ from packhorse.storage.postgres import Postgres
 from packhorse.storage.postgres import upkeep as postgres_upkeep
 from packhorse.storage.records import WorkerInfo
 from packhorse.storage.redis import upkeep as redis_upkeep
-from packhorse.worker.fetcher import Fetcher
+from packhorse.worker.pace import Pace
 from tests import mysql_server, postgres_server, redis_server
 from tests.storage.conftest import chosen_storages
 
@@ -114,7 +114,7 @@ class Days:
         chores = all_chores(storage, SETTINGS, self.heartbeat.trusted_time)
         self.chore_runner = ChoreRunner(chores, self._seconds)
         self.poller = Poller(storage, workers, record, self.heartbeat, self.backlog, self.orders, self.chore_runner)
-        self._fetcher, self._next_poll = Fetcher(10), 0.0
+        self._pace, self._next_poll = Pace(10), 0.0
         self._turns: dict[BackgroundLoop, float] = {
             each.loop: 0.0 for each in (self.heartbeat, self.backlog, self.orders, self.chore_runner, self.poller)
         }
@@ -129,8 +129,8 @@ class Days:
                 self._give_turn(loop)
             if self._seconds() >= self._next_poll:
                 poll()
-                self._fetcher.found(1, 0)
-                self._next_poll = self._seconds() + max(0.25, self._fetcher.idle_wait)
+                self._pace.note_answer(1, 0)
+                self._next_poll = self._seconds() + max(0.25, self._pace.idle_wait)
             self.clock.turn(min(0.25, max(0.001, min(self._turns.values()) - self._seconds())))
 
     def _give_turn(self, loop: BackgroundLoop) -> None:

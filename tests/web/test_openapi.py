@@ -1,4 +1,4 @@
-"""The API holds to its own document, whatever is sent, on every storage."""
+"""The API conforms to its own document, whatever a client sends, on every storage."""
 
 from __future__ import annotations
 
@@ -37,7 +37,11 @@ front = Front(application_on(open_storage("memory://")))
 schema = schemathesis.openapi.from_asgi("/api/v1/openapi.json", front).exclude(path="/stream")
 
 
-@pytest.fixture(scope="module", params=chosen_storages())
+_QUICK = ("sqlite", "postgres")  # the file and a server; `make test-all` runs the others
+STORAGES = [pytest.param(name, marks=[] if name in _QUICK else pytest.mark.long) for name in chosen_storages()]
+
+
+@pytest.fixture(scope="module", params=STORAGES)
 def fuzzed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
     storage = open_storage(ADDRESSES[request.param](tmp_path_factory.mktemp("fuzzed")))
     yield application_on(storage)

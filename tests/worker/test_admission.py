@@ -17,10 +17,10 @@ class ExecutorPool:
     """One that knows no task, and serves a queue of others."""
 
     def __init__(self) -> None:
-        self.finisher: list[Any] = []
+        self.outcomes: list[Any] = []
         self.left: list[str] = []
         self.served_queues = SimpleNamespace(
-            is_of_others=lambda queue: True, waits_in=lambda queue, tallies: bool(tallies), met_unknown=self.left.append
+            is_of_others=lambda queue: True, waits_in=lambda queue, tallies: bool(tallies), leave=self.left.append
         )
 
     def hold(self, job: Any) -> Any:
@@ -35,7 +35,7 @@ def test_a_storage_that_is_away_is_asked_once_for_many_jobs():
         raise StorageUnavailable("away")
 
     executors = ExecutorPool()
-    outage: Any = SimpleNamespace(noticed=lambda error, waiting: None)
+    outage: Any = SimpleNamespace(note=lambda error, waiting: None)
     storage: Any = SimpleNamespace(workers=workers)
     admission = Admission(storage, "ann", executors, outage)  # type: ignore[arg-type]
 

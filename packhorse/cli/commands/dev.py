@@ -71,7 +71,7 @@ def _dev(
         max(logging.WARNING, logging.getLogger("packhorse").getEffectiveLevel())
     )  # jobs say more than these
     # It gives up until the next save, which may mend it.
-    foreman = make_foreman(app, settings, target, {**options, "tell_jobs": True}, signals, is_dev=True)
+    foreman = make_foreman(app, settings, target, {**options, "log_jobs": True}, signals, is_dev=True)
     tell_start(app, settings, target, options["log_format"], options.get("queues"))
     if options["log_format"] == "text":
         say("Workers are replaced when a Python file here is saved.", err=True)
