@@ -45,7 +45,7 @@ from packhorse.monitor.text import span_text
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.records import Filter, WorkerInfo
 from packhorse.worker import attempt
-from packhorse.worker.admission import UNKNOWN_WAIT
+from packhorse.worker.fetcher import UNKNOWN_WAIT
 from packhorse.worker.finisher import OutcomeQueue
 from packhorse.worker.held_job import HeldJob, WorkerStop
 from packhorse.worker.job_log import JobLogWriter

@@ -32,7 +32,7 @@ from packhorse.storage.mysql import upkeep as mysql_upkeep
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.postgres import upkeep as postgres_upkeep
 from packhorse.storage.records import WorkerInfo
-from packhorse.storage.redis import upkeep as redis_upkeep
+from packhorse.storage.redis import storage as redis_storage
 from packhorse.worker.pace import Pace
 from tests import mysql_server, postgres_server, redis_server
 from tests.storage.conftest import chosen_storages
@@ -165,8 +165,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     for module in (heartbeat, poller):
         monkeypatch.setattr(module, "boot_time", lambda: clock() / SECOND)
     monkeypatch.setattr(random, "uniform", lambda least, most: (least + most) / 2)
-    for upkeep in (mysql_upkeep, postgres_upkeep, redis_upkeep):  # however slow this machine is just now
-        monkeypatch.setattr(upkeep, "_FRESH", math.inf)
+    for module in (mysql_upkeep, postgres_upkeep, redis_storage):  # however slow this machine is just now
+        monkeypatch.setattr(module, "_FRESH", math.inf)
     return clock
 
 
