@@ -1,9 +1,8 @@
-"""A value somewhere in a job's arguments: `args.order.id:7`. Filters ask for it, on every storage by the same rule.
+"""A value in the arguments of a job: `args.order.id:7`. Every storage matches it by the same rules.
 
-Text is the same sign by sign; a number is the same if its value is, and one of more than fifteen signs, or beyond what
-a double holds, if it is written alike; `true`, `false` and `null` are themselves. So 42 is found as 42 and
-as "42". Of a list, any member will do. Very long arguments are not looked into.
-"""
+Text matches exactly. A number matches if its value is the same; one of more than fifteen digits, or beyond a double, if
+it is written the same. `true`, `false` and `null` match themselves. So 42 is found as 42 and as "42". In a list any
+member matches. Very long arguments are not searched."""
 
 from __future__ import annotations
 
@@ -16,11 +15,11 @@ import msgspec
 from packhorse.storage.records import Argument
 
 LONGEST = 65_536
-"""Bytes of arguments that are looked into."""
-_EXACT = 15  # signs of a number that a double holds exactly
+"""How many bytes of arguments are searched."""
+_EXACT = 15  # digits that a double holds exactly
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _SOME = re.compile(r"[1-9]")
-_PLAIN = re.compile(r"[A-Za-z0-9_ .,:;@=-]+")  # signs that nobody writes otherwise in JSON
+_PLAIN = re.compile(r"[A-Za-z0-9_ .,:;@=-]+")  # characters that JSON never escapes
 
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _items = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -28,14 +27,14 @@ _text = msgspec.json.Decoder(str).decode
 
 
 def arguments_match(args: str, wanted: Iterable[Argument]) -> bool:
-    """Have the arguments, as JSON, all these values?"""
+    """Return whether these arguments, as JSON, have all these values."""
     packed = b""
     for one in wanted:
         try:
             packed = packed or args.encode().strip()
             if len(packed) > LONGEST or not _is_there(packed, one.path, one.value):
                 return False
-        except (msgspec.MsgspecError, ValueError, RecursionError):  # this is no JSON, or deeper than anybody looks
+        except (msgspec.MsgspecError, ValueError, RecursionError):  # not JSON, or nested too deeply
             return False
     return True
 
@@ -61,7 +60,7 @@ def _is_same(packed: bytes, value: str) -> bool:
 
 
 def number_of(value: str) -> float | None:
-    """The number that the value stands for, if everybody can tell it from all others that are as short."""
+    """The number that the value stands for, if a double holds it exactly."""
     if len(value) > _EXACT or not _NUMBER.fullmatch(value):
         return None
     number = float(value)
@@ -70,12 +69,12 @@ def number_of(value: str) -> float | None:
 
 
 def is_long_number(value: str) -> bool:
-    """A number that has to be compared as it is written."""
+    """Return whether it is a number that must be compared as it is written."""
     return len(value) > _EXACT and _NUMBER.fullmatch(value) is not None
 
 
 def traces_of(wanted: Iterable[Argument]) -> list[str]:
-    """What must be somewhere in the text of such arguments, if it is plain: a quick look leaves most others out."""
+    """Text that must occur in arguments that match, if it is plain: a fast first filter."""
     found = [f'"{key}"' for one in wanted for key in one.path if _PLAIN.fullmatch(key)]
     found += [one.value for one in wanted if number_of(one.value) is None and _PLAIN.fullmatch(one.value)]
     return found

@@ -1,10 +1,9 @@
-"""Stored records that cannot be what they say they are: written by hand, by a bug, or by a disk.
+"""Stored records that are damaged: by hand, by a bug, or by a disk.
 
-No such record may end a worker, a chore or a list. Whoever reads one gets the nearest value that is whole, with what is
-wrong in words: `mended` makes it, a job becomes a `BrokenJob`, whose error has all that was stored. `contract.Storage`
-looks at the jobs that a storage answers with: lists show broken ones as such, and one that a worker would be handed is
-ended instead, as dead, so that it stands in nobody's way and an operator can look at it and delete it.
-"""
+No such record may fail a worker, a chore or a list. A reader gets the nearest valid value, with a description of what
+is wrong: `repaired` makes it. A job becomes a `BrokenJob`, whose error has everything that was stored.
+`contract.Storage` checks the jobs that a storage returns: lists show broken ones as such, and a broken job that a
+worker would get becomes dead instead, so that it blocks nothing, and an operator can look at it and delete it."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from packhorse.storage.checks import field_checks, is_sound_json, wrong_with
 S = TypeVar("S", bound=msgspec.Struct)
 
 TYPE = "BrokenRecord"
-"""The type of the error that a broken job shows."""
+"""The type of the error of a broken job."""
 _JSON = ("args", "meta", "result", "error", "backoff")
 _TIMES = (
     "created_at", "updated_at", "due_at", "queued_at", "first_queued_at", "started_at", "ran_until", "finished_at",
@@ -32,16 +31,16 @@ _TIMES = (
 
 
 class BrokenJob(Job, frozen=True, gc=False):
-    """A job of which something stored cannot be right; its error tells what."""
+    """A job whose record is invalid; its error says what is wrong."""
 
 
 def is_broken(job: Job) -> bool:
-    """Is its record broken, or was it, so that the job was put aside?"""
+    """Return whether its record is broken, or was when the job was made dead for it."""
     return isinstance(job, BrokenJob) or (job.state is DEAD and (job.error or "").startswith(f'{{"type":"{TYPE}"'))
 
 
 def mended(kind: type[S], raw: Mapping[str, Any]) -> tuple[S, list[str]]:
-    """A value of this kind with as much of what was stored as is right, and what is wrong with the rest."""
+    """Return a value of this kind from what is valid of a stored record, and what is wrong with the rest."""
     values: dict[str, Any] = {}
     faults: list[str] = []
     for name, (check, instead, words) in _fields(kind).items():
@@ -67,12 +66,12 @@ _EMPTY: dict[str, Any] = {
     "rank": RANKS[-1],
     **dict.fromkeys(("seq", "created_at", "updated_at", "at", "pid", "attempt", "slot"), 0),
 }
-"""What stands for a field that cannot be read and has no default."""
+"""What replaces an invalid field without a default."""
 
 
 @functools.cache
 def _fields(kind: type[msgspec.Struct]) -> dict[str, tuple[Callable[[Any], None], Any, dict[str, Any] | None]]:
-    """By name: how it is checked, its default, and the words that stand for its values, if it has some."""
+    """By name: the check, the default, and the words of an enum, if it is one."""
     hints, checks = get_type_hints(kind), field_checks(kind)
     found = {}
     for field in msgspec.structs.fields(kind):
@@ -88,7 +87,7 @@ def _is_enum(hint: Any) -> bool:
 
 
 def mended_job(raw: Mapping[str, Any], why: str | None = None) -> BrokenJob:
-    """The job of a record with these fields. `why` says what is wrong where that is not a field."""
+    """The job of a record with these fields. `why` says what is wrong apart from a field."""
     job, faults = mended(BrokenJob, {**raw, "persistent": bool(raw.get("persistent"))})
     told = "; ".join(([why] if why else []) + faults)
     stored = "\n".join(f"{name} = {_shown(value)}" for name, value in raw.items() if value is not None)
@@ -113,7 +112,7 @@ def _clean(text: str, most: int) -> str:
 
 
 def facts_in(text: str | bytes | None) -> dict[str, Any]:
-    """What somebody has told about itself, as it is stored; if that is no object, as much of it under `broken`."""
+    """A stored JSON object; anything else is returned under `broken`, shortened."""
     try:
         found = msgspec.json.decode(text or "")
         if isinstance(found, dict):
@@ -124,7 +123,7 @@ def facts_in(text: str | bytes | None) -> dict[str, Any]:
 
 
 def names_in(text: str | bytes) -> list[str]:
-    """A list of names, as it is stored; none, if it is something else."""
+    """A stored list of names; empty if it is something else."""
     try:
         return msgspec.json.decode(text, type=list[str])
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -132,18 +131,18 @@ def names_in(text: str | bytes) -> list[str]:
 
 
 def record_in(kind: type[S], packed: bytes, **known: Any) -> S:
-    """The record in this JSON; as much of it as can be read, with what is known of it from elsewhere."""
+    """The record in this JSON; if it is damaged, what can be read of it, with these known fields."""
     try:
         return msgspec.json.decode(packed, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return mended(kind, {**facts_in(packed), **known})[0]
 
 
-# --- on the way out ---------------------------------------------------------------------------------------------------
+# --- results ---------------------------------------------------------------------------------------------------------
 
 
 def shown(job: Job) -> Job:
-    """The job as it may be shown: itself, or, if something about it cannot be right, what can be told of it."""
+    """The job itself, or a `BrokenJob` if its record is invalid."""
     return job if type(job) is not Job or _is_sound(job) else mended_job(_raw(job))
 
 
@@ -174,15 +173,15 @@ def _is_sound(job: Job) -> bool:
 
 
 def refusal(job: Job) -> Failed | None:
-    """The end of a job that was reserved and that no worker can be handed, because of what is stored of it; None: it
-    can run. What its task makes of its arguments is not looked at: that fails as any job may."""
+    """The outcome of a reserved job that no worker can run because its record is invalid; None: it can run. Its
+    arguments are not checked against the task: they fail as in any job."""
     job = shown(job)
     return Failed(job.token, Failure.from_json(job.error or "{}")) if isinstance(job, BrokenJob) else None
 
 
 def handed_out(storage: Any, jobs: list[Job]) -> list[Job]:
-    """Of the jobs that were reserved just now those that can run. The others end here, as dead."""
-    odd = [  # most have nothing that a worker has to understand before it runs them; no call for each
+    """Return those of the reserved jobs that can run. The others become dead here."""
+    odd = [  # most jobs have none of these fields; a call for each would be slow
         job
         for job in jobs
         if not (
@@ -202,7 +201,7 @@ def handed_out(storage: Any, jobs: list[Job]) -> list[Job]:
 
 
 def _reserved(storage: Any, jobs: list[Job], *words: Any, **named: Any) -> list[Job]:
-    """As `handed_out`; where none of them can run, others are taken in their place."""
+    """As `handed_out`; if none of them can run, reserve others."""
     found = handed_out(storage, jobs)
     if not found and jobs:
         found = storage.reserve(*words, **named)
@@ -220,7 +219,7 @@ def _page(page: Any) -> Any:
 
 
 def _dumped(dumped: Any) -> Any:
-    """Another storage may not take a record that cannot be right: it gets what can be told of it."""
+    """Another storage may refuse an invalid record: it gets the repaired one."""
     return msgspec.structs.replace(dumped, rows=[shown(row) if type(row) is Job else row for row in dumped.rows])
 
 
@@ -235,11 +234,11 @@ ANSWERS: dict[str, Callable[..., Any]] = {
     "wait_and_reserve": lambda storage, jobs, *_, **__: handed_out(storage, jobs),
     "finish_and_reserve": _reserved_then,
 }
-"""What becomes of the answer of a call that answers with jobs: storage, answer, and the arguments of the call."""
+"""What is done to the result of a call that returns jobs: (storage, result, *arguments)."""
 
 
 def looked_through(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    """This call of a storage, with a look at the jobs in its answer."""
+    """This call of a storage, with a check of the jobs that it returns."""
     look = ANSWERS[name]
 
     @functools.wraps(call)

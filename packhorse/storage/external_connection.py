@@ -1,8 +1,4 @@
-"""A guest: somebody else's connection, in whose transaction jobs are enqueued.
-
-Users hold a driver's own connection, or one wrapped by SQLAlchemy or Django. This finds the driver's inside, by what it
-can do and not by its class, so that neither library is imported.
-"""
+"""The caller's own database connection, in whose transaction jobs are enqueued."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from packhorse.core.errors import BadValue, StorageUnavailable
 
 
 def sqlalchemy_connection(given: Any) -> Any | None:
-    """SQLAlchemy's Connection behind what was given, in a transaction; None: it is not SQLAlchemy's."""
+    """The SQLAlchemy Connection of what was given, in a transaction; None: it is not from SQLAlchemy."""
     if callable(getattr(given, "run_sync", None)):
         raise asynchronous(given)
     if hasattr(given, "get_bind") and callable(getattr(given, "connection", None)):
@@ -27,7 +23,7 @@ def sqlalchemy_connection(given: Any) -> Any | None:
 
 
 def driver_connection(given: Any) -> Any:
-    """The driver's own connection behind what was given."""
+    """The driver's connection inside of what was given."""
     wrapped = sqlalchemy_connection(given)
     if wrapped is not None:
         return wrapped.connection.driver_connection
@@ -41,7 +37,7 @@ def driver_connection(given: Any) -> Any:
 
 @contextmanager
 def telling(given: object) -> Iterator[None]:
-    """Says in our own words what SQLAlchemy would say of a connection that cannot be used."""
+    """Translate the errors of SQLAlchemy about connections that cannot be used."""
     try:
         yield
     except Exception as error:
@@ -56,7 +52,7 @@ def telling(given: object) -> Iterator[None]:
 
 
 def asynchronous(given: object) -> BadValue:
-    """Whatever is done by this connection has to be awaited."""
+    """This connection is asynchronous."""
     return BadValue(
         f"cannot enqueue by {_name(given)}, which has to be awaited",
         hint="await it.run_sync(lambda own: task.using(connection=own).enqueue(…))",
@@ -64,12 +60,12 @@ def asynchronous(given: object) -> BadValue:
 
 
 def closed(given: object) -> BadValue:
-    """Nothing can be done by this connection any more."""
+    """This connection is closed."""
     return BadValue(f"this {_name(given)} is closed", hint="pass one that is open, in the job's own transaction")
 
 
 def lost(given: object, error: BaseException) -> StorageUnavailable:
-    """The server has gone away, and the caller's transaction with it."""
+    """The server is gone, and the caller's transaction with it."""
     return StorageUnavailable(
         f"this {_name(given)} has lost its server",
         why=" ".join(str(error).split()),
@@ -78,7 +74,7 @@ def lost(given: object, error: BaseException) -> StorageUnavailable:
 
 
 def failed(given: object) -> BadValue:
-    """Something has failed in this transaction: PostgreSQL does nothing more in it, and Django does not commit it."""
+    """A statement has failed in this transaction: PostgreSQL accepts no other one, and Django does not commit."""
     return BadValue(
         f"the transaction of this {_name(given)} has failed already",
         hint="roll it back, to the savepoint before or all",
@@ -86,14 +82,14 @@ def failed(given: object) -> BadValue:
 
 
 def elsewhere(there: str, here: str) -> BadValue:
-    """This connection leads to another database: a job in there would be lost."""
+    """This connection is to another database: a job would be lost there."""
     return BadValue(
         f"this connection is to {there}; the jobs are in {here}", hint="use a connection to the database of the jobs"
     )
 
 
 def refused(given: object, wanted: str) -> BadValue:
-    """This connection is of no use; `wanted` is what would be."""
+    """This connection cannot be used; `wanted` is what can."""
     return BadValue(
         f"cannot enqueue by {_name(given)}",
         hint=f"pass {wanted}, a SQLAlchemy Connection or Session, or Django's connection, to the database of the jobs",

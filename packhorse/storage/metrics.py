@@ -1,7 +1,7 @@
-"""The meter: how long each kind of call waited for the storage and how long the storage took.
+"""How long each kind of call waited for the storage, and how long the storage took.
 
-Two numbers, because they have two cures: waiting is contention (more connections, fewer writers), running is load.
-"""
+Two numbers, because they have two remedies: waiting is contention (more connections, fewer writers), running is
+load."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from collections import deque
 from packhorse.storage.records import OperationSums, OperationTimes
 
 _NOTED = 256
-"""Calls that are noted before they are counted: a note takes a tenth of the time, and nobody reads the counts in
-between."""
+"""How many calls are noted before they are counted: a note takes a tenth of the time."""
 
 # Upper limits of the histogram in microseconds, in steps of the square root of two from 10 µs to about a minute.
 _LIMITS = [round(10 * 2 ** (step / 2)) for step in range(46)]
@@ -29,7 +28,7 @@ class _Times:
 
 
 class CallMetrics:
-    """Counts calls of one storage in this process."""
+    """Counts the calls of one storage in this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -38,11 +37,11 @@ class CallMetrics:
         self.busy_retries = 0
 
     def part_ways(self) -> None:
-        """In a forked child: another thread of the parent may have held the lock."""
+        """In a forked child: a thread of the parent may hold the lock."""
         self._lock = threading.Lock()
 
     def record(self, name: str, wait: float, run: float) -> None:
-        """One call: seconds before the storage was free for it, seconds that the storage took."""
+        """One call: seconds until the storage was free for it, seconds that the storage took."""
         self._notes.append((name, wait, run))
         if len(self._notes) >= _NOTED:
             with self._lock:
@@ -64,11 +63,11 @@ class CallMetrics:
             times.steps[bisect_left(_LIMITS, run * 1e6)] += 1
 
     def report(self) -> list[OperationTimes]:
-        """What was measured since the process began, by name."""
+        """The times since the process began, by name."""
         return [each.times for each in self.sums()]
 
     def sums(self) -> list[OperationSums]:
-        """The same in sums."""
+        """The same as sums."""
         with self._lock:
             self._count()
             return [_summed(name, times) for name, times in sorted(self._times.items())]

@@ -1,9 +1,8 @@
-"""How lists of jobs are filtered, ordered and continued: the same for every storage.
+"""How lists of jobs are filtered, sorted and paged: the same for every storage.
 
-Each kind of list has a natural order: what waits in line by rank and age, what is scheduled by when it is due, what is
-finished by the latest, anything else by the newest. A cursor is the place of the last job shown, so pages neither
-repeat nor skip a job while others come and go.
-"""
+Each kind of list has a natural order: queued jobs by rank and age, scheduled ones by when they are due, finished ones
+by the latest, anything else by the newest. A cursor is the place of the last job shown, so pages neither repeat nor
+skip a job while others come and go."""
 
 from __future__ import annotations
 
@@ -51,17 +50,18 @@ def order_of(states: Collection[State]) -> Order:
 
 
 def order_for(where: Filter) -> Order:
-    """The order of this list: as it is asked for, or natural."""
+    """The order of this list: as requested, or natural."""
     return NEWEST if where.order == "created" else order_of(where.states)
 
 
 CLOCK_SLACK = HOUR
-"""Jobs are numbered as they come, so whoever walks from the newest meets no job that was created later than this after
-one already met: as far as a storage's clock may ever have been set back."""
+"""Jobs are numbered as they come. Walking from the newest, no job was created later than this after one already seen:
+the clock of a storage is never set back by more."""
 
 
 def ended_before(where: Filter, place: Place) -> bool:
-    """In the order of the latest finished: had all jobs from this place on ended before those asked for were made?"""
+    """For lists by the latest finished: return whether all jobs from this place on ended before the wanted ones were
+    created."""
     return where.created_from is not None and -place[0] < where.created_from
 
 
@@ -71,7 +71,7 @@ def encode_cursor(order: Order, place: Place) -> str:
 
 
 def decode_cursor(cursor: str | None, order: Order) -> Place | None:
-    """The place that a cursor stands for. A cursor of another kind of list is refused."""
+    """The place of a cursor. A cursor of another kind of list raises `BadValue`."""
     if cursor is None:
         return None
     try:
@@ -89,7 +89,7 @@ _FOLD = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 
 def fits(job: Job, where: Filter) -> bool:
-    """Is this job meant?"""
+    """Return whether this job fits."""
     return (
         (not where.states or job.state in where.states)
         and where.queue in (None, job.queue)
@@ -121,53 +121,53 @@ def _mention(parts: list[str], text: str) -> bool:
 
 
 def is_one_of(name: str, wanted: Collection[str]) -> bool:
-    """Is this one of these names, or does it begin as one of those that end with a star? Of none, every name is."""
+    """Return whether this is one of these names, or begins like one that ends with a star. No names mean any."""
     return not wanted or name in wanted or any(name.startswith(one[:-1]) for one in wanted if one.endswith("*"))
 
 
 def is_within(number: int | None, least: int | None, most: int | None) -> bool:
-    """What is not known is within no limits."""
+    """An unknown value is never within limits."""
     if least is None and most is None:
         return True
     return number is not None and (least is None or number >= least) and (most is None or number <= most)
 
 
 def is_unfiltered(where: Filter) -> bool:
-    """Does every job fit?"""
+    """Return whether every job fits."""
     return replace(where, order=None) == Filter()
 
 
 def is_tallied(where: Filter) -> bool:
-    """Can this be answered from the tallies, without counting jobs?"""
+    """Return whether the tallies answer this, without counting jobs."""
     return replace(where, order=None) == tallied_part(where)
 
 
 def tallied_part(where: Filter) -> Filter:
-    """What of a filter the tallies know of."""
+    """The part of a filter that the tallies know."""
     return Filter(where.states, where.queue, where.task, where.queues, where.tasks)
 
 
 FEW_QUEUES = 20
-"""Whose jobs are merged one by one; beyond, all jobs are looked at."""
+"""Up to this many queues are merged; with more, all jobs are read."""
 
 
 class Narrowed(NamedTuple):
-    """A filter that also names the queues in which its jobs are, if these are few; and how many jobs the tallies have
-    of its queues, tasks and states. None: nobody has asked them."""
+    """A filter that also names the queues of its jobs, if these are few; and how many jobs the tallies have of its
+    queues, tasks and states. None: the tallies were not read."""
 
     where: Filter
     number: int | None = None
 
 
 def is_narrowed(where: Filter, order: Order) -> bool:
-    """Is it worth asking the tallies where its jobs are? No index leads to a task, whose jobs may be below millions of
-    others; and none has what waits for its time or is finished by its queue."""
+    """Return whether reading the tallies first helps to find its jobs. No index leads to a task, whose jobs may be
+    below millions of others; none has scheduled or finished jobs by queue."""
     names_queue = where.queue is not None or bool(where.queues)
     return where.task is not None or bool(where.tasks) or (names_queue and order in (BY_DUE_TIME, LATEST_FINISHED))
 
 
 def narrow(where: Filter, numbers: Mapping[str, int]) -> Narrowed:
-    """The filter, if the tallies have so many jobs of its states and tasks in these queues, and none elsewhere."""
+    """The filter, given how many jobs of its states and tasks the tallies have in each queue."""
     number = sum(numbers.values())
     if where.queue is not None or not 0 < len(numbers) <= FEW_QUEUES:
         return Narrowed(where, number)
@@ -177,12 +177,12 @@ def narrow(where: Filter, numbers: Mapping[str, int]) -> Narrowed:
 
 
 def sum_tallies(where: Filter, tallies: Iterable[Tally]) -> int:
-    """How many jobs stand where the filter says: by state, queue and task."""
+    """How many jobs fit the states, queues and tasks of the filter."""
     return sum(tally.number for tally in tallies if is_counted(tally, where))
 
 
 def is_counted(tally: Tally, where: Filter) -> bool:
-    """Does this tally count jobs of the states, queues and tasks that the filter names?"""
+    """Return whether this tally counts jobs of the states, queues and tasks of the filter."""
     return (
         (not where.states or tally.state in where.states)
         and where.queue in (None, tally.queue)
@@ -193,7 +193,7 @@ def is_counted(tally: Tally, where: Filter) -> bool:
 
 
 def queues_named(where: Filter) -> list[str] | None:
-    """The queues in which the jobs are, if they are named in full and few; None: they may be in any."""
+    """The queues of the jobs, if the filter names them in full and they are few; None: any."""
     if where.queue is not None:
         return [where.queue]
     if not 0 < len(where.queues) <= FEW_QUEUES or any(name.endswith("*") for name in where.queues):
@@ -202,5 +202,5 @@ def queues_named(where: Filter) -> list[str] | None:
 
 
 def is_expensive(where: Filter) -> bool:
-    """Has it to be looked for in arguments and errors, which may be long?"""
+    """Return whether it searches arguments or errors, which may be long."""
     return bool(where.texts) or where.error is not None or bool(where.args)

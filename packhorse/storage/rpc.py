@@ -1,9 +1,8 @@
-"""The contract as messages: every call of `contract.py` is a question with a name; arguments and answer are JSON.
+"""Remote procedure calls: every operation of `contract.py` is a call with a name; arguments and answer are JSON.
 
-The annotations of the contract are the only description: `storage/remote` asks by it, and the web's `api/work.py`
-answers by it, so the two cannot drift apart. What concerns one process alone, such as its connections, is no question.
-`WIRE` tells programs of two versions apart.
-"""
+The annotations of the contract are the only description. `storage/remote` encodes by it and the web's `api/work.py`
+decodes by it, so the two cannot drift apart. Operations that concern one process alone, such as its connections, are no
+calls."""
 
 from __future__ import annotations
 
@@ -26,9 +25,9 @@ from packhorse.core.errors import (
 from packhorse.storage.contract import Storage
 from packhorse.storage.transfer import ROWS, Dumped, Section
 
-WIRE = 7
-"""Rises whenever a question, or anything that it is made of, changes. A manager must know as much as its workers: what
-it does not know it would leave out, and do something else."""
+RPC_VERSION = 7
+"""Rises whenever a call, or a type in it, changes. A manager must be at least as new as its workers: it would ignore
+what it does not know, and do something else."""
 
 _OF_ONE_PROCESS = frozenset(
     {
@@ -52,11 +51,11 @@ _WIRE_NAMES = {
     "poll": "outlook",
     "record_operator_event": "record_deed",
 }
-"""Operations that older programs know by another name. Names on the wire never change."""
+"""Operations that have another name on the wire. Names on the wire never change."""
 
 
-class Question:
-    """One call of the contract, as it is sent: `name` is its name on the wire, `operation` the storage's method."""
+class RemoteCall:
+    """One operation as a call: `name` is its name on the wire, `operation` the method of the storage."""
 
     def __init__(self, operation: str) -> None:
         method = getattr(Storage, operation)
@@ -73,29 +72,29 @@ class Question:
         self._decode_arguments = msgspec.json.Decoder(self.arguments).decode
         self._decode_answer = msgspec.json.Decoder(self.answer).decode
 
-    def asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        """The body of a request for a call with these arguments."""
+    def encode_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        """The body of a request with these arguments."""
         return msgspec.json.encode(self.arguments(*args, **kwargs))
 
-    def given(self, body: bytes) -> Any:
+    def decode_arguments(self, body: bytes) -> Any:
         """The arguments in the body of a request. Raises msgspec's errors for those that do not fit."""
         given: Any = self._decode_arguments(body or b"{}")
         if self.name == "load":
             given.rows = _rows(given.section, given.rows)
         return given
 
-    def is_deed(self, given: Any) -> bool:
-        """Does an operator do something by this, and may say who? That a pause is over is nobody's deed."""
+    def is_operator_action(self, given: Any) -> bool:
+        """Return whether this is an operator's action. Ending a pause whose time is over is not."""
         return "by" in self._fields and not getattr(given, "over", False)
 
-    def put_to(self, storage: Storage, given: Any) -> bytes:
-        """The body of the answer: what this storage says to the call with these arguments."""
+    def run_on(self, storage: Storage, given: Any) -> bytes:
+        """Run the operation on this storage. Return the body of the answer."""
         plain = [getattr(given, name) for name in self._fields if name not in self._keywords]
         named = {name: getattr(given, name) for name in self._keywords}
         return msgspec.json.encode(getattr(storage, self.operation)(*plain, **named))
 
-    def answered(self, body: bytes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The answer in this body, as the call with these arguments answers."""
+    def decode_answer(self, body: bytes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result in the body of an answer to a call with these arguments."""
         answer = self._decode_answer(body)
         if isinstance(answer, Dumped):
             asked: Any = self.arguments(*args, **kwargs)
@@ -104,7 +103,7 @@ class Question:
 
 
 def _rows(section: Section, rows: Sequence[Any]) -> list[Any]:
-    """The rows of a section, which are of its own type."""
+    """The rows of a section, in the type of the section."""
     return [msgspec.convert(row, ROWS[section]) for row in rows]
 
 
@@ -114,19 +113,19 @@ def _field(parameter: inspect.Parameter, kind: Any) -> Any:
     return parameter.name, kind, parameter.default
 
 
-QUESTIONS: dict[str, Question] = {
-    question.name: question
-    for question in (
-        Question(operation)
+CALLS: dict[str, RemoteCall] = {
+    call.name: call
+    for call in (
+        RemoteCall(operation)
         for operation, method in vars(Storage).items()
         if inspect.isfunction(method) and not operation.startswith("_") and operation not in _OF_ONE_PROCESS
     )
 }
-"""Every question by its name on the wire."""
+"""Every call by its name on the wire."""
 
 
 class Greeting(msgspec.Struct, frozen=True):
-    """What a manager says of itself, before it is asked for anything."""
+    """What a manager answers before the first call."""
 
     version: str
     wire: int
@@ -142,7 +141,7 @@ _FACTS: dict[type[PackhorseError], dict[str, type[str | int]]] = {
     ClientNotFound: {"client_id": str},
     PayloadTooLarge: {"payload": str, "size": int, "limit": int, "setting": str},
 }
-"""Errors that are made of more, or less, than their three sentences: of what, under the names that they keep it by."""
+"""Errors with arguments other than what, why and hint: the attributes that hold them."""
 
 _KINDS: dict[str, type[PackhorseError]] = {
     name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, PackhorseError)
@@ -150,7 +149,7 @@ _KINDS: dict[str, type[PackhorseError]] = {
 
 
 class Refusal(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An error of the contract on its way: a problem of the web's, and what it takes to raise it again."""
+    """An error of the contract on the wire: a problem of the web API, and the facts to raise it again."""
 
     kind: str
     title: str
@@ -160,13 +159,13 @@ class Refusal(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def refusal_of(error: PackhorseError) -> Refusal:
-    """This error as it is sent."""
+    """This error on the wire."""
     facts = [str(getattr(error, name)) for name in _FACTS.get(type(error), ())]
     return Refusal(type(error).__name__, error.what, error.why, error.hint, facts)
 
 
 def error_of(refusal: Refusal) -> PackhorseError:
-    """The error that was sent. One that only a newer version knows is still an error of the storage."""
+    """The error from the wire. An error that only a newer version knows becomes a `StorageError`."""
     kind = _KINDS.get(refusal.kind, StorageError)
     try:
         if kind in _FACTS:
@@ -174,5 +173,5 @@ def error_of(refusal: Refusal) -> PackhorseError:
             facts: dict[str, Any] = {name: of_text(fact) for (name, of_text), fact in told}
             return kind(**facts)
         return kind(refusal.title, why=refusal.why, hint=refusal.hint)
-    except TypeError:  # made of facts that are not sent, or were not by the version of the manager
+    except TypeError:  # the version of the manager sends other facts
         return StorageError(refusal.title, why=refusal.why, hint=refusal.hint)

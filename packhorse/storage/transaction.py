@@ -104,7 +104,7 @@ class Transaction(Protocol):
         ...
 
     def unowned_jobs(self, limit: int) -> list[Job]:
-        """Return reserved and running jobs without an owner, which somebody has changed by hand. Looking for them is
+        """Return reserved and running jobs without an owner, changed by hand or by a bug. Looking for them is
         expensive, so a storage may skip it in most calls (`storage/unowned_jobs.py`)."""
         ...
 

@@ -1,7 +1,6 @@
-"""A link: one connection to a manager. It sends a body and reads an answer; the pool lends it to one thread at a time.
+"""One connection to a manager. It sends a body and reads an answer; the pool lends it to one thread at a time.
 
-When it breaks, nobody knows whether the manager has heard the question: that is `Unanswered`.
-"""
+When it breaks, the manager may or may not have received the call: that is `NoAnswer`."""
 
 from __future__ import annotations
 
@@ -17,10 +16,10 @@ from packhorse.core.errors import BadURL, PackhorseError
 from packhorse.storage.remote.address import Address
 
 _IDLE = 4.0
-"""Seconds after which an unused connection is not trusted any more: a web server hangs up after five."""
+"""Seconds after which an unused connection is closed: a web server hangs up after five."""
 
 
-class Unanswered(Exception):
+class NoAnswer(Exception):
     """No answer came; the manager may have done what it was asked."""
 
 
@@ -31,8 +30,8 @@ class Reply(NamedTuple):
     body: bytes
 
 
-class Link:
-    """An open connection. Raises OSError when there is nobody to connect to."""
+class RemoteConnection:
+    """An open connection. Raises OSError when nothing listens there."""
 
     def __init__(self, address: Address) -> None:
         self._timeout = address.timeout
@@ -45,24 +44,24 @@ class Link:
         self._used = time.monotonic()
 
     def ask(self, method: str, path: str, body: bytes | None = None, *, longer: float = 0) -> Reply:
-        """The reply to one request. `longer`: how many seconds more than usual it may take."""
+        """The reply to one request. `longer`: how many more seconds than usual it may take."""
         try:
-            if self._http.sock is None:  # it was cut off, and must not be opened again in silence
+            if self._http.sock is None:  # it was cut off, and must not reconnect silently
                 raise ConnectionResetError("cut off")
             self._http.sock.settimeout(self._timeout + longer)
-            with suppress(BrokenPipeError):  # whoever hung up in the middle may have said why
+            with suppress(BrokenPipeError):  # the other end may have sent a reason before it hung up
                 self._http.request(method, f"{self._path}{path}", body, self._headers)
             response = self._http.getresponse()
             reply = Reply(response.status, response.read())
         except (OSError, http.client.HTTPException) as error:
-            raise Unanswered(str(error) or type(error).__name__) from error
+            raise NoAnswer(str(error) or type(error).__name__) from error
         self._used = time.monotonic()
         return reply
 
     def cut(self) -> None:
-        """End the request that another thread is waiting for; it is told that no answer came."""
+        """End the request of another thread, which gets `NoAnswer`."""
         if self._http.sock is not None:
-            with suppress(OSError):  # it is gone already
+            with suppress(OSError):  # it is closed already
                 self._http.sock.shutdown(socket.SHUT_RDWR)
 
     @property
@@ -72,7 +71,7 @@ class Link:
             return False
         poll = select.poll()
         poll.register(sock, select.POLLIN)
-        return not poll.poll(0)  # an answer to nothing is a farewell
+        return not poll.poll(0)  # data without a request: the other end hangs up
 
     def is_fit_after(self, error: BaseException | None) -> bool:
         return self._http.sock is not None and (error is None or isinstance(error, PackhorseError))
@@ -88,5 +87,5 @@ def _connection(address: Address) -> http.client.HTTPConnection:
         context = ssl.create_default_context(cafile=address.ca)
     except OSError as error:
         why = error.strerror or str(error)
-        raise BadURL(f"the certificates ca={address.ca} cannot be used", why=why, hint="a PEM file is meant") from error
+        raise BadURL(f"the certificates ca={address.ca} cannot be used", why=why, hint="name a PEM file") from error
     return http.client.HTTPSConnection(address.host, address.port, timeout=address.timeout, context=context)
