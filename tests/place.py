@@ -107,7 +107,7 @@ class Sleeper:
 
     def _is_asleep(self, place: Place) -> bool:
         if isinstance(self.storage, SQLite | MySQL):
-            return bool(self.storage._bell._sleepers)
+            return bool(self.storage._notifier._waiters)
         assert isinstance(self.storage, Postgres)
         with place.connect() as bystander:
             return bool(run(bystander, f"SELECT 1 FROM {self.storage.options.schema}.packhorse_sleeper").fetchall())
