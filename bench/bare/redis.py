@@ -29,7 +29,7 @@ class BareRedis:
 
     def __init__(self, url: str) -> None:
         self._connection = _Connection(url)
-        self._enqueue, self._exchange = self._load("enqueue"), self._load("exchange")
+        self._enqueue, self._exchange = self._load("enqueue"), self._load("finish_and_reserve")
         self._connection.call("HSETNX", f"{_PREFIX}tasks", TASK, f'["{TASK}",{{}},null]')  # known from the first job on
         self._connection.call("HSETNX", f"{_PREFIX}queues", TASK, "")
 

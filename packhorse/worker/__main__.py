@@ -22,13 +22,12 @@ from packhorse.core.errors import PackhorseError
 from packhorse.core.settings import Settings
 from packhorse.core.task import RegisteredTask
 from packhorse.storage import Storage, open_storage
-from packhorse.worker import activity_log
 from packhorse.worker.config import WorkerConfig, WorkerLimits
 from packhorse.worker.executors import child
 from packhorse.worker.executors.fork_server import ForkServer
 from packhorse.worker.executors.pool import is_isolated
 from packhorse.worker.ipc import Channel
-from packhorse.worker.logging import LOG_FORMATS, formatter_of
+from packhorse.worker.logging import LOG_FORMATS, enable_job_lines, formatter_of
 from packhorse.worker.middleware import Chain, compose, is_async
 from packhorse.worker.process import WorkerProcess
 from packhorse.worker.processes import die_with_parent
@@ -49,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     _log_to_stderr(options.log_level.upper(), options.log_format)
     if options.flush_lines and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
-    activity_log.enable(options.log_jobs or options.log_level.lower() == "debug")
+    enable_job_lines(options.log_jobs or options.log_level.lower() == "debug")
     os.environ["PACKHORSE_WORKER"] = options.id  # `app.run()` in the user's module does nothing here
     try:
         app = _load(options)

@@ -20,10 +20,10 @@ from packhorse.core.errors import BadValue, StorageUnavailable
 from packhorse.core.job import Job
 from packhorse.core.outcome import Completed, Failed, Halted, Outcome, Released, Stopped, Verdict
 from packhorse.storage.contract import Storage
-from packhorse.worker.activity_log import log_ended, log_failed, log_stale
 from packhorse.worker.executors.slots import Slots
 from packhorse.worker.held_job import HeldJob
 from packhorse.worker.job_log import JobLogWriter
+from packhorse.worker.logging import log_ended, log_failed, log_stale
 from packhorse.worker.outage import Outage
 from packhorse.worker.outcomes import of_returned, shortened
 from packhorse.worker.pace import Pace

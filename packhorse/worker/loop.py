@@ -20,7 +20,6 @@ from packhorse.core.errors import StorageUnavailable
 from packhorse.core.job import Job, Reason
 from packhorse.core.outcome import Outcome, Released, Verdict
 from packhorse.storage.contract import Storage
-from packhorse.worker.activity_log import log_reserved, log_stale
 from packhorse.worker.config import WorkerConfig
 from packhorse.worker.executors.pool import ExecutorPool, restore_switch_interval
 from packhorse.worker.executors.thread import Delegation, delegate
@@ -28,6 +27,7 @@ from packhorse.worker.fetcher import Fetcher
 from packhorse.worker.finisher import Batch, Finisher
 from packhorse.worker.held_job import HeldJob, note_unreturned
 from packhorse.worker.job_log import JobLogWriter
+from packhorse.worker.logging import log_reserved, log_stale
 from packhorse.worker.outage import Outage
 from packhorse.worker.outcomes import of_stopped
 from packhorse.worker.spool import OutcomeSpooler

@@ -22,9 +22,9 @@ from packhorse import BadValue, Packhorse, SchemaTooNew, current_job
 from packhorse.client.job import JobHandle
 from packhorse.core.event import Kind, Subject
 from packhorse.foreman import embedded
-from packhorse.worker import admission, fetcher, pace
-from packhorse.worker.admission import Admission
+from packhorse.worker import fetcher, pace
 from packhorse.worker.config import WorkerLimits
+from packhorse.worker.fetcher import Admission
 from packhorse.worker.held_job import unreturned_ids
 from tests.children import PATIENCE, ROOT, until
 from tests.storage.conftest import ADDRESSES, chosen_storages, give_back
@@ -226,7 +226,7 @@ def test_stopping_a_pool_waits_for_the_call_that_is_under_way(app: Packhorse, mo
         answered.set()
         return outlook(*args, **options)
 
-    monkeypatch.setattr(embedded, "_LAST_WORDS", PATIENCE)
+    monkeypatch.setattr(embedded, "_EXIT_TIMEOUT", PATIENCE)
     monkeypatch.setattr(type(app.storage), "poll", slow_outlook)
     pool = app.pool(1).start()
     assert begun.wait(PATIENCE)
@@ -426,7 +426,7 @@ def was_refused(app: Packhorse, job: JobHandle[Any], where: str = "worker") -> b
 
 
 def test_a_job_that_does_not_end_does_not_run_beside_itself(url: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(admission, "DOUBLE_WAIT", 100_000)
+    monkeypatch.setattr(fetcher, "DOUBLE_WAIT", 100_000)
     with Packhorse(url, abort_grace=0.1) as app:
         stubborn, (double, _) = Stubborn(app), shop(app)
         with app.pool(2):
@@ -465,7 +465,7 @@ def test_a_pool_with_a_job_that_does_not_end_stops_at_once(app: Packhorse):
 def test_a_job_that_runs_on_after_the_stop_does_not_begin_beside_itself_after_the_next_start(
     is_async: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(admission, "DOUBLE_WAIT", 100_000)
+    monkeypatch.setattr(fetcher, "DOUBLE_WAIT", 100_000)
     begun, may_end, runs = threading.Event(), threading.Event(), []
     with Packhorse(f"sqlite:///{tmp_path / 'jobs.db'}", stop_grace=0.1, abort_grace=0.1) as app:
 
@@ -497,7 +497,7 @@ def test_a_job_that_runs_on_after_the_stop_does_not_begin_beside_itself_after_th
 def test_a_job_whose_time_was_over_waits_for_its_last_run_also_after_a_stop(
     app: Packhorse, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(admission, "DOUBLE_WAIT", 100_000)
+    monkeypatch.setattr(fetcher, "DOUBLE_WAIT", 100_000)
     stubborn, pool = Stubborn(app), app.pool(1)
     with pool:
         job = app.enqueue("stubborn")

@@ -15,7 +15,7 @@ from packhorse.storage import Storage, open_storage
 from packhorse.web.application import Application, make_application
 from packhorse.web.security.access import decide_access
 from packhorse.web.security.tokens import Tokens
-from tests.storage.conftest import ADDRESSES, chosen_storages
+from tests.storage.conftest import ADDRESSES, storages
 
 
 def application_on(storage: Storage) -> Application:
@@ -37,11 +37,7 @@ front = Front(application_on(open_storage("memory://")))
 schema = schemathesis.openapi.from_asgi("/api/v1/openapi.json", front).exclude(path="/stream")
 
 
-_QUICK = ("sqlite", "postgres")  # the file and a server; `make test-all` runs the others
-STORAGES = [pytest.param(name, marks=[] if name in _QUICK else pytest.mark.long) for name in chosen_storages()]
-
-
-@pytest.fixture(scope="module", params=STORAGES)
+@pytest.fixture(scope="module", params=storages("sqlite", "postgres"))
 def fuzzed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
     storage = open_storage(ADDRESSES[request.param](tmp_path_factory.mktemp("fuzzed")))
     yield application_on(storage)

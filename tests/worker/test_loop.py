@@ -36,7 +36,7 @@ from packhorse.core.job import (
 from packhorse.core.outcome import Completed, Failure, Outcome, Retry
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import CheckIn, LogKind, LogLine, WorkerInfo
-from packhorse.worker import admission, fetcher, outage, pace
+from packhorse.worker import fetcher, outage, pace
 from packhorse.worker import loop as loop_module
 from packhorse.worker.executors.pool import SHORT_INTERVAL, restore_switch_interval
 from packhorse.worker.shared_status import SharedStatus
@@ -899,7 +899,7 @@ def test_a_thread_that_will_not_end_is_given_up_and_its_worker_stuck_reason(work
 @pytest.fixture
 def double_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits for its last run to end does so until it is forced to start."""
-    monkeypatch.setattr(admission, "DOUBLE_WAIT", HOUR)
+    monkeypatch.setattr(fetcher, "DOUBLE_WAIT", HOUR)
 
 
 def given_up(works: Works, gate: threading.Event) -> tuple[JobHandle[None], list[str]]:

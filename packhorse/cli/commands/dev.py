@@ -77,7 +77,7 @@ def _dev(
         say("Workers are replaced when a Python file here is saved.", err=True)
         _tell_how_to_begin(app)
     over = threading.Event()
-    watch = threading.Thread(target=_watch, args=(Path.cwd(), seen, foreman.ask_to_restart, over), daemon=True)
+    watch = threading.Thread(target=_watch, args=(Path.cwd(), seen, foreman.request_restart, over), daemon=True)
     watch.start()
     web = web_beside(settings, web_options, quiet=context.quiet) if web_options else contextlib.nullcontext()
     try:

@@ -90,7 +90,7 @@ def keep_all(storage: Redis, jobs: list[Job]) -> None:
             tx.do("SADD", storage._keys.holders, job.owner or "nobody")
             tx.keep(None, Transition(job, []))
 
-    storage._change("keep_all", work)
+    storage._write("keep_all", work)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -561,7 +561,7 @@ def test_an_idle_worker_runs_a_job_on_the_thread_that_waited_for_it(works: Works
     works.until(lambda: works.kinds(job)[-1] == "completed", "it has not run")
 
     assert at_work[0] in waited
-    works.until(lambda: works.worker.loop.outcomes.done == 1, "it has not been counted")
+    works.until(lambda: works.worker.loop.finisher.done == 1, "it has not been counted")
 
 
 def test_a_worker_that_is_asleep_and_has_a_deputy_ends_when_it_is_told(works: Works, monkeypatch: pytest.MonkeyPatch):

@@ -13,8 +13,10 @@ from packhorse.core.clock import DAY, HOUR, MINUTE, ManualClock
 from packhorse.core.event import Kind, Subject
 from packhorse.core.metrics import LEVELS
 from packhorse.core.outcome import Completed, Failed, Failure, Snoozed
+from packhorse.storage.engine.history import record_about
 from packhorse.storage.records import EventFilter, LogLine, Pruned, Retention, Span
-from packhorse.storage.redis import Redis, records
+from packhorse.storage.redis import Redis, pruner
+from packhorse.storage.redis import history as redis_history
 from packhorse.storage.redis.address import Address
 from tests.redis_server import fresh_url
 from tests.storage.redis.audit import audit
@@ -33,11 +35,12 @@ def storage(clock: ManualClock) -> Redis:
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is read in parts of three or four."""
-    monkeypatch.setattr(records, "_FEWEST_ENTRIES", 3)
-    monkeypatch.setattr(records, "_MOST_ENTRIES", 4)
-    monkeypatch.setattr(records, "_LINES_AT_ONCE", 3)
-    monkeypatch.setattr(records, "_FAILURES_AT_ONCE", 3)
-    monkeypatch.setattr(records, "_BUCKETS_AT_ONCE", 3)
+    monkeypatch.setattr(redis_history, "_FEWEST_ENTRIES", 3)
+    monkeypatch.setattr(redis_history, "_MOST_ENTRIES", 4)
+    monkeypatch.setattr(redis_history, "_LINES_AT_ONCE", 3)
+    for module in (redis_history, pruner):
+        monkeypatch.setattr(module, "_FAILURES_AT_ONCE", 3)
+        monkeypatch.setattr(module, "_BUCKETS_AT_ONCE", 3)
 
 
 # --- events ---------------------------------------------------------------------------------------------------------
@@ -83,7 +86,7 @@ def test_events_are_read_whole_from_every_place_in_either_direction(busy: Redis)
 )
 def test_a_filter_leaves_out_only_what_does_not_fit(busy: Redis, where: EventFilter, newest_first: bool) -> None:
     every = busy.events(EventFilter(), limit=10_000, newest_first=newest_first)
-    expected = [event for event in every if records._fits(event, where)]
+    expected = [event for event in every if redis_history._fits(event, where)]
 
     assert busy.events(where, limit=10_000, newest_first=newest_first) == expected
     assert busy.events(where, limit=2, newest_first=newest_first) == expected[:2]
@@ -154,7 +157,7 @@ def test_no_more_replaced_calls_are_remembered_than_events(url: str) -> None:
 def test_pruned_events_are_gone_from_the_index_of_their_subject(
     storage: Redis, clock: ManualClock, subject: Subject
 ) -> None:
-    storage._change("test", lambda tx: tx.record_about(subject, Kind.ORDERED, owner="ann", queue="mail"))
+    storage._write("test", lambda tx: record_about(tx, subject, Kind.ORDERED, owner="ann", queue="mail"))
     index = ("ZCARD", storage._keys.about(subject.value))
     assert storage._server.send("test", index) == [1]
     clock.turn(DAY)
@@ -170,13 +173,13 @@ def test_two_who_prune_at_once_leave_as_many_events_as_may_be_kept(url: str, mon
     with contextlib.closing(Redis(address)) as storage, contextlib.closing(Redis(address)) as other:
         for _ in range(10):
             add(storage)
-        look = storage._oldest_events
+        look = storage._pruner._oldest_events
 
         def late(floor: int, number: int) -> Any:
             other.prune(Retention())
             return look(floor, number)
 
-        monkeypatch.setattr(storage, "_oldest_events", late)
+        monkeypatch.setattr(storage._pruner, "_oldest_events", late)
 
         assert storage.prune(Retention()) == Pruned(more=True)
         assert [event.id for event in storage.events(EventFilter())] == [5, 6, 7, 8, 9, 10]

@@ -1,4 +1,4 @@
-"""Reception: jobs of unknown tasks are handed back, and the storage is asked about them only now and then."""
+"""Admission: jobs of unknown tasks are handed back, and the storage is asked about them only now and then."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from packhorse.core.errors import StorageUnavailable, TaskNotFound
 from packhorse.storage.records import WorkerInfo
-from packhorse.worker.admission import Admission
+from packhorse.worker.fetcher import Admission
 from tests.worker.making import a_job
 
 
