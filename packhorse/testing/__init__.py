@@ -45,15 +45,15 @@ from packhorse.monitor.text import span_text
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.records import Filter, WorkerInfo
 from packhorse.worker import attempt
-from packhorse.worker.admission import UNKNOWN_WAIT
-from packhorse.worker.capture import capture_logging
-from packhorse.worker.finisher import Finisher
+from packhorse.worker.fetcher import UNKNOWN_WAIT
+from packhorse.worker.finisher import OutcomeQueue
 from packhorse.worker.held_job import HeldJob, WorkerStop
-from packhorse.worker.job_log_writer import JobLogWriter
+from packhorse.worker.job_log import JobLogWriter
+from packhorse.worker.logging import capture_logging
 from packhorse.worker.middleware import Chain, compose
-from packhorse.worker.outcomes import of_told
+from packhorse.worker.outcomes import of_stopped
 from packhorse.worker.queues import ServedQueues
-from packhorse.worker.results import Ended, HandlerCall, ResultHandlers
+from packhorse.worker.results import EndedJob, HandlerCall, ResultHandlers
 
 T = TypeVar("T")
 
@@ -198,7 +198,7 @@ class Rehearsal:
             jobs = self._storage.reserve(_OWNER, queues, 1)
             if jobs and jobs[0].task in self.app.registry:
                 return jobs[0]
-            if jobs:  # as the desk does: somebody else may know its task
+            if jobs:  # as the fetcher does: another worker may know its task
                 self._storage.finish([Released(jobs[0].token, "its task is not known here", delay=UNKNOWN_WAIT)])
             elif not (with_retries and self._turn_to_next(queue)):
                 return None
@@ -226,16 +226,16 @@ class Rehearsal:
             _ = self.app.get(job.id).result  # it could not be called, or its result not be kept: JobFailed says why
 
     def _attempt(self, job: Job, task: RegisteredTask, raised: list[BaseException]) -> Outcome:
-        """As an executor, the finisher and the desk do it, one after the other; errors are noted in `raised`."""
+        """As an executor, the finisher and the loop do it, one after the other; errors are noted in `raised`."""
         chain, is_async = compose(task, self.app.middlewares, loop=None)
         held = _HeldHere(job, task, _noting(chain, is_async, raised), is_async, self._storage)
-        self._log_writer.mark([held])
+        self._log_writer.mark_running([held])
         with capture_logging():
             told = _call(held, self.app.settings.result_limit)
-        finisher = Finisher(ring=lambda: None, code_version=self.app.settings.code_version)
-        finisher.put(held, told)
-        ((_, outcome),) = finisher.take_now(1)
-        self._log_writer.write_down([held])
+        queue = OutcomeQueue(wake=lambda: None, code_version=self.app.settings.code_version)
+        queue.put(held, told)
+        ((_, outcome),) = queue.take_now(1)
+        self._log_writer.write([held])
         (verdict,) = self._storage.finish([outcome])
         if verdict is not Verdict.STALE:
             self._handlers.put(job, outcome)
@@ -364,7 +364,7 @@ class _HandlersHere(ResultHandlers):
     def put(self, job: Job, outcome: Outcome) -> bool:
         if not self.wants(job.task):
             return False
-        self._ended.append(Ended(job, outcome))
+        self._ended.append(EndedJob(job, outcome))
         self._work()
         return True
 
@@ -384,7 +384,7 @@ def _call(held: HeldJob, result_limit: int) -> Outcome:
     try:
         return asyncio.run(attempt.arun(held.job, held.task, held.chain, held, result_limit))
     except asyncio.CancelledError as error:
-        return of_told(held) or attempt.failed_with(held.job, held.task, error, held.ran)
+        return of_stopped(held) or attempt.failed_with(held.job, held.task, error, held.ran)
 
 
 def _noting(chain: Chain, is_async: bool, raised: list[BaseException]) -> Chain:

@@ -900,7 +900,7 @@ def test_after_django_has_committed_jobs_are_enqueued_elsewhere(place: Place, dj
 def test_a_connection_that_does_not_tell_of_commits_is_refused() -> None:
     app = Packhorse("memory://")
 
-    with pytest.raises(BadValue, match="does not tell when it commits"):
+    with pytest.raises(BadValue, match="commit"):
         app.enqueue_after_commit(sqlite3.connect(":memory:"), [])
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from packhorse.core.event import Event, Subject, kind_of, subject_of
 from packhorse.core.job import FINAL, HELD, Job, NewJob, Reason, Token
-from packhorse.storage.broken import facts_in, mended_job
+from packhorse.storage.broken_records import facts_in, mended_job
 from packhorse.storage.records import AbortRequest
 from packhorse.storage.redis.keys import LETTERS, STATES, names_of, place
 
