@@ -306,8 +306,10 @@ def _steps(storage: Storage, group: FailureGroup, now: int) -> Iterator[tuple[st
 def failure(
     context: CommandContext, do: str, name: str, length: int | None, next_version: bool, by: str | None
 ) -> None:
-    """Silence a cause of failures that is known. DO is `silence` to list it below the others for a while, or `unsilence`
-    to undo that. Its failures are still counted. NUMBER and CAUSE are those of `packhorse failures`."""
+    """Silence a known cause of failures. DO is `silence` to list it below the others for a while, or `unsilence`.
+
+    Its failures are still counted. NUMBER and CAUSE are those of `packhorse failures`.
+    """
     storage = context.storage
     chosen = find_cause(name, all_causes(storage))
     if chosen is None:

@@ -176,8 +176,8 @@ def compact(context: CommandContext) -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def restore(context: CommandContext, file: Path, yes: bool) -> None:
-    """Replace a SQLite storage with a backup. The storage is kept in a file beside it. Stop the workers first. Jobs that
-    have run since the backup run again."""
+    """Replace a SQLite storage with a backup, and keep the storage in a file beside it. Stop the workers first. Jobs
+    that have run since the backup run again."""
     storage = context.closing(open_for_writing(context.settings))
     path = _sqlite_path(storage, "restore", "PostgreSQL has pg_restore, Redis loads its dump.rdb when it starts")
     lease = context.settings.lease
