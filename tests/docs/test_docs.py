@@ -23,7 +23,7 @@ from packhorse.conformance.builders import cases
 from packhorse.core import clock
 from packhorse.core.clock import ManualClock
 from packhorse.storage import open_storage
-from packhorse.testing import Rehearsal, testing
+from packhorse.testing import JobTester, testing
 from tests.children import ROOT
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -101,7 +101,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_every_job_of_the_page_about_tasks_ends_as_the_page_says(page: dict[str, Any]):
-    t = Rehearsal(page["app"], page["clock"])
+    t = JobTester(page["app"], page["clock"])
 
     t.drain(with_retries=True)
 
@@ -113,7 +113,7 @@ def test_every_job_of_the_page_about_tasks_ends_as_the_page_says(page: dict[str,
 
 
 def test_the_schedules_of_the_page_about_tasks_tick(page: dict[str, Any]):
-    t = Rehearsal(page["app"], page["clock"])
+    t = JobTester(page["app"], page["clock"])
     page["app"].pause_schedule("sync-all")
 
     t.turn("3d")
@@ -180,7 +180,7 @@ def test_all_that_a_running_job_has_is_told(name: str):
     assert re.search(rf"`\.{name}\b", text_of("docs/tasks.md"))
 
 
-@cases("name", [name for name in vars(Rehearsal) if not name.startswith("_")] + ["testing", "packhorse_testing"])
+@cases("name", [name for name in vars(JobTester) if not name.startswith("_")] + ["testing", "packhorse_testing"])
 def test_all_that_tests_are_given_is_told(name: str):
     assert re.search(rf"`(t\.)?{name}\b", text_of("docs/testing.md"))
 

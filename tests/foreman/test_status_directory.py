@@ -28,12 +28,12 @@ def leave_behind(directory: Path) -> None:
 
     def work(parent: Parent) -> None:
         status = SharedStatus.create(directory / STATUS_FILE, 2)
-        parent.say("made")
-        parent.wait_for_nod()
+        parent.send("made")
+        parent.wait()
         status.close()
 
     with forked(work) as foreman:
-        assert foreman.hear() == "made"
+        assert foreman.receive() == "made"
         make_old(directory)
         assert remove_stale_directories() == 0, "its owner lives"
 

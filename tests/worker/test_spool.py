@@ -100,12 +100,12 @@ def test_what_a_killed_worker_has_kept_is_delivered_and_nothing_stays(storage: M
 
     def work(parent: Parent) -> None:
         worker = SpoolFile(path)
-        parent.say(worker.put([Completed(job.token)]))
-        parent.wait_for_nod()
+        parent.send(worker.put([Completed(job.token)]))
+        parent.wait()
         worker.close()
 
     with forked(work) as worker:
-        assert worker.hear() is True
+        assert worker.receive() is True
         assert spool.deliver(storage) == Delivery(0, 0), "it lives"
 
     assert spool.deliver(storage) == Delivery(1, 0)

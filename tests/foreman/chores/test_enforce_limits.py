@@ -230,7 +230,7 @@ def test_the_wait_is_the_jobs_own_and_nothing_in_a_job_harms_the_others(
     storage: Memory, clock: ManualClock, backoff: str
 ):
     jobs = [in_state(storage, RUNNING, timeout=SECOND) for _ in range(2)]
-    storage._jobs[jobs[0].id] = replace(jobs[0], backoff=backoff)
+    storage._tables.jobs[jobs[0].id] = replace(jobs[0], backoff=backoff)
     clock.turn(60)
 
     enforce_deadlines(storage)

@@ -1,5 +1,4 @@
-"""The processor time that other processes have used. Unlike the time on the wall it does not grow with what else the
-machine has to do, so it can be compared."""
+"""The CPU time of other processes. Unlike wall time it does not depend on the load of the machine."""
 
 from __future__ import annotations
 
@@ -7,13 +6,12 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-_IS_TOLD = Path("/proc/self/schedstat").exists()
+_IS_AVAILABLE = Path("/proc/self/schedstat").exists()
 
 
-def processor_time(pids: Iterable[int]) -> float:
-    """Seconds that these processes have used so far, with all of their threads; those that are gone count as none.
-    Where the system does not tell it is the time on the wall."""
-    if not _IS_TOLD:
+def cpu_time(pids: Iterable[int]) -> float:
+    """CPU seconds of these processes; an ended one counts 0. Without schedstat, return wall time."""
+    if not _IS_AVAILABLE:
         return time.monotonic()
     return sum(_nanoseconds(task) for pid in pids for task in _tasks(pid)) / 1e9
 

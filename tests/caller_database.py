@@ -1,5 +1,4 @@
-"""A database in which both jobs and a caller's own table are, with ways to connect to it: for tests of enqueueing
-inside the caller's transaction."""
+"""A database with jobs and a table of the caller: for tests that enqueue in the caller's transaction."""
 
 from __future__ import annotations
 
@@ -28,8 +27,8 @@ needs_postgres = pytest.mark.skipif("postgres" not in chosen_storages(), reason=
 needs_mysql = pytest.mark.skipif("mysql" not in chosen_storages(), reason="PACKHORSE_TEST_STORAGES")
 
 
-class Place:
-    """A database in which both the jobs and the caller's own table are, and ways to connect to it."""
+class CallerDatabase:
+    """A database with the jobs and the caller's own table, and ways to connect to it."""
 
     def __init__(self, kind: str, directory: Path, driver: str = "") -> None:
         self.kind = kind
@@ -92,10 +91,10 @@ def run(connection: Any, sql: str) -> Any:
     return cursor
 
 
-class Sleeper:
-    """Another process's worker, as it were, that sleeps until there is something to do."""
+class IdleWorker:
+    """Acts as another process's worker: it sleeps until there is a job."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: CallerDatabase) -> None:
         self.storage = open_storage(place.jobs_url)
         join(self.storage)
         while self.storage.reserve("ann", {"send": 1}, 1):
@@ -103,11 +102,11 @@ class Sleeper:
         self._woken: list[bool] = []
         self._thread = threading.Thread(target=lambda: self._woken.append(self.storage.wait(60, ["send"])), daemon=True)
         self._thread.start()
-        until(lambda: self._is_asleep(place), "it lies down")
+        until(lambda: self._is_asleep(place), "it sleeps")
 
-    def _is_asleep(self, place: Place) -> bool:
+    def _is_asleep(self, place: CallerDatabase) -> bool:
         if isinstance(self.storage, SQLite | MySQL):
-            return bool(self.storage._bell._sleepers)
+            return bool(self.storage._notifier._waiters)
         assert isinstance(self.storage, Postgres)
         with place.connect() as bystander:
             return bool(run(bystander, f"SELECT 1 FROM {self.storage.options.schema}.packhorse_sleeper").fetchall())

@@ -1,5 +1,4 @@
-"""A disk in memory, where this machine has one: for files of tests that nobody will miss, where waiting until a real
-disk has written would prove nothing."""
+"""Directories on a disk in memory, if there is one: for files of tests that prove nothing by reaching a real disk."""
 
 from __future__ import annotations
 
@@ -12,6 +11,6 @@ _RAM = Path("/dev/shm")
 
 
 def new_directory(purpose: str, room: int = 2 << 30) -> Path:
-    """In memory if so many bytes are free there; else where temporary files are."""
+    """A directory in memory if that much space is free there, else among the temporary files."""
     has_room = os.access(_RAM, os.W_OK) and shutil.disk_usage(_RAM).free > room
     return Path(tempfile.mkdtemp(prefix=f"packhorse-{purpose}-", dir=_RAM if has_room else None))

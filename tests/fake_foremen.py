@@ -1,4 +1,4 @@
-"""Foremen and workers that answer whatever they are ordered, as soon as anybody asks, for the length of a block."""
+"""Fake foremen and workers that follow orders during a block."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ TEXT = '  File "shop.py", line 7, in resize\n    wait("\x1b[31m<b>")'
 
 
 @contextmanager
-def obedient(yard: Yard, *foremen: str) -> Iterator[None]:
-    """Foremen that follow every order."""
+def following_orders(yard: Yard, *foremen: str) -> Iterator[None]:
+    """Have these foremen report every order as followed."""
 
     def follow(storage: Storage) -> None:
         for foreman in foremen:
             order = _newest_order(storage, foreman)
             storage.heartbeat({foreman: {"order": order, "wanted": 3, "min": 1, "max": 4}})
 
-    with _again_and_again(yard, follow):
+    with _repeating(yard, follow):
         yield
 
 
 @contextmanager
-def answering(yard: Yard, job_id: str = "j1") -> Iterator[None]:
-    """A foreman and its worker that say where they stand; `job_id` is the job that it runs."""
+def reporting_stacks(yard: Yard, job_id: str = "j1") -> Iterator[None]:
+    """Have a foreman and its worker report their stacks; the worker runs the job `job_id`."""
     items = [{"title": "slot 0: resize", "text": TEXT, "job_id": job_id}, {"title": "thread MainThread", "text": "x"}]
 
     def answer(storage: Storage) -> None:
@@ -39,7 +39,7 @@ def answering(yard: Yard, job_id: str = "j1") -> Iterator[None]:
                 {FOREMAN: {"order": order}, WORKER: {"stacks": {"order": order, "age_s": 0.0, "items": items}}}
             )
 
-    with _again_and_again(yard, answer):
+    with _repeating(yard, answer):
         yield
 
 
@@ -49,7 +49,7 @@ def _newest_order(storage: Storage, foreman: str) -> int | None:
 
 
 @contextmanager
-def _again_and_again(yard: Yard, step: Callable[[Storage], None]) -> Iterator[None]:
+def _repeating(yard: Yard, step: Callable[[Storage], None]) -> Iterator[None]:
     over = threading.Event()
 
     def run() -> None:
