@@ -27,10 +27,10 @@ from packhorse.worker.config import WorkerLimits
 from packhorse.worker.fetcher import Admission
 from packhorse.worker.held_job import unreturned_ids
 from tests.children import PATIENCE, ROOT, until
-from tests.storage.conftest import ADDRESSES, chosen_storages, give_back
+from tests.storage.conftest import ADDRESSES, give_back, storages
 
 
-@pytest.fixture(params=chosen_storages())
+@pytest.fixture(params=storages("memory", "sqlite"))
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     url = ADDRESSES[request.param](tmp_path)
     yield url
