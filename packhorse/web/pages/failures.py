@@ -20,7 +20,6 @@ from packhorse.web.pages.ranges import Range, chosen_range
 from packhorse.web.pages.traceback import pieces_of
 from packhorse.web.pages.words import pretty
 from packhorse.web.site import Call
-from packhorse.web.telltales import telltales_of
 
 _JOBS = 20
 _ROWS = 25
@@ -112,7 +111,6 @@ def failure(call: Call, asked: Asked, cause: str) -> Shown:
         "steps": list(_steps(found)),
         "example": example,
         "pieces": pieces_of(example.traceback) if example and example.traceback else [],
-        "telltales": telltales_of(call.reader, group),
         "seen_at": now,
     }
     return Shown("failure.html", f"{group.task}: {group.pattern}"[:80], context)
