@@ -12,7 +12,7 @@ from packhorse.core.clock import DAY, microseconds
 from packhorse.monitor.serializers import CauseFields, FailureFields, failure_fields
 from packhorse.storage.records import Span
 from packhorse.web.api.endpoint import Call, get, post
-from packhorse.web.api.series import SpanQuery
+from packhorse.web.api.stats import SpanQuery
 
 
 class FailuresQuery(msgspec.Struct, forbid_unknown_fields=True):
