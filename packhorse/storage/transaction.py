@@ -104,8 +104,8 @@ class Transaction(Protocol):
         ...
 
     def unowned_jobs(self, limit: int) -> list[Job]:
-        """Return reserved and running jobs without an owner, which somebody has changed by hand. Looking for them is
-        expensive, so a storage may skip it in most calls (`storage/unowned.py`)."""
+        """Return reserved and running jobs without an owner, changed by hand or by a bug. Looking for them is
+        expensive, so a storage may skip it in most calls (`storage/unowned_jobs.py`)."""
         ...
 
     def prunable_jobs(self, state: State, before: int, limit: int) -> list[Job]:
@@ -128,12 +128,16 @@ class Transaction(Protocol):
         """Store this record in place of the one with the same name or id. A queue keeps its counts."""
         ...
 
-    def delete(self, record: ScheduleInfo | WorkerInfo | ClientInfo) -> None:
+    def delete(self, record: ScheduleInfo | ClientInfo) -> None:
         """Delete this record; with a client, its subscriptions."""
         ...
 
-    def know(self, names: Iterable[tuple[str, str]]) -> None:
-        """Make tasks and their queues known, given as pairs. Known names stay as they are."""
+    def delete_idle_worker(self, owner: str) -> WorkerInfo | None:
+        """Delete a worker that holds no job, and return its record. None: it holds jobs, or it is unknown."""
+        ...
+
+    def know(self, queues: Collection[str], tasks: Mapping[str, str] = ...) -> None:
+        """Make these queues known, and these tasks with the queue of each. Known names stay as they are."""
         ...
 
     def put_order(self, order: str) -> None:
@@ -149,10 +153,6 @@ class Transaction(Protocol):
     def silent_owners(self, first: int, last: int, lease: int) -> list[str]:
         """Return the ids of workers that are not beating (`WorkerInfo.is_beating`), and ids that hold jobs and belong
         to no worker."""
-        ...
-
-    def is_idle(self, owner: str) -> bool:
-        """Return whether this worker holds no job; it takes none before this transaction commits."""
         ...
 
     def silent_clients(self, before: int, limit: int) -> list[str]:
@@ -181,23 +181,9 @@ class Transaction(Protocol):
         """Store these events. A job that they are about was read or changed in this transaction."""
         ...
 
-    def add_log_lines(self, job: Job, lines: Sequence[LogLine], keep: int) -> None:
-        """Add lines, with time and attempt, to a job's log. Above `keep` lines drop the oldest; the first of the rest
-        says how many are gone (`records.dropped_lines`)."""
-        ...
-
     def silence(self, cause: str, until: int | None, by: str | None, version: str | None) -> tuple[str, bool] | None:
         """Set or clear (all None) the silence of the failures of this cause. Return their task and whether they had a
         silence before; None: no failure has this cause."""
-        ...
-
-    def prune_history(self, before: int, limit: int) -> tuple[int, bool]:
-        """Delete events, ticks, replaced calls and failure groups from `before` or earlier, up to `limit` of each. The
-        newest event stays. Return how many events went, and whether there are more."""
-        ...
-
-    def fold_measures(self, level: Level, into: Level | None, before: int) -> None:
-        """Add the numbers of this level up to `before` to a coarser level and delete them. None: only delete them."""
         ...
 
     # --- wake-up ----------------------------------------------------------------------------------------------------
@@ -207,10 +193,25 @@ class Transaction(Protocol):
         ...
 
 
-class ReservingTransaction(Transaction, Protocol):
-    """What the engine's own `reserve` needs besides. A storage that brings its own reserve does not supply it."""
+class FullTransaction(Transaction, Protocol):
+    """What the engine's own `reserve`, `check_in`, `append_log`, `prune` and `roll_up` need besides. A storage that has
+    its own versions of these does not supply it."""
 
-    def lines(self, rank: int, queues: Collection[str], limit: int) -> dict[str, list[Job]]:
-        """Return up to `limit` queued jobs of this rank for each of these queues, by queue, the oldest first. A paused
-        queue has none, except of the rank of forced jobs."""
+    def lines(self, queues: Collection[str], limit: int) -> dict[int, dict[str, list[Job]]]:
+        """Return the queued jobs of these queues by rank and queue, up to `limit` of each, the oldest first. A paused
+        queue has only forced jobs."""
+        ...
+
+    def add_log_lines(self, job: Job, lines: Sequence[LogLine], keep: int) -> None:
+        """Add lines, with time and attempt, to a job's log. Above `keep` lines drop the oldest; the first of the rest
+        says how many are gone (`records.dropped_lines`)."""
+        ...
+
+    def prune_history(self, before: int, limit: int) -> tuple[int, bool]:
+        """Delete events, ticks, replaced calls and failure groups from `before` or earlier, up to `limit` of each. The
+        newest event stays. Return how many events went, and whether there are more."""
+        ...
+
+    def fold_measures(self, level: Level, into: Level | None, before: int) -> None:
+        """Add the numbers of this level up to `before` to a coarser level and delete them. None: only delete them."""
         ...

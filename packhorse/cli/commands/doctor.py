@@ -34,7 +34,7 @@ from packhorse.monitor.local_liveness import ForemanStatus, local_foremen
 from packhorse.monitor.schedules import describe_schedule, late_by
 from packhorse.monitor.text import count_text, held_back_text, pause_text, share_text, size_text, span_text
 from packhorse.storage import BATCH, Storage
-from packhorse.storage.broken import is_broken
+from packhorse.storage.broken_records import is_broken
 from packhorse.storage.records import Filter, WorkerInfo
 from packhorse.storage.transfer import Stage, closed
 

@@ -15,7 +15,7 @@ from packhorse.core import transitions
 from packhorse.core.clock import MINUTE, SECOND
 from packhorse.core.job import LOWEST_PRIORITY, QUEUED, NewJob, State, rank_of
 from packhorse.core.metrics import MINUTES
-from packhorse.storage.guest import elsewhere
+from packhorse.storage.external_connection import elsewhere
 from packhorse.storage.mysql.address import Address
 from packhorse.storage.mysql.connection import MySQLConnection
 from packhorse.storage.mysql.driver_errors import DUPLICATE, LOST_RACES, NOT_THERE, code_of

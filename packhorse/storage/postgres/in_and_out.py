@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from packhorse.core.errors import StorageError
 from packhorse.core.job import Job, NewJob, State
-from packhorse.storage.guest import elsewhere
+from packhorse.storage.external_connection import elsewhere
 from packhorse.storage.postgres import event_batches
 from packhorse.storage.postgres.connection import can_be_stored
 from packhorse.storage.postgres.driver_errors import translate, without_password

@@ -11,7 +11,7 @@ from typing import Any
 from packhorse.core import transitions
 from packhorse.core.errors import ClientNotFound, NotUnique
 from packhorse.core.job import HELD, QUEUED, WAITING, Job, NewJob, State, UniqueLock
-from packhorse.storage.broken import facts_in
+from packhorse.storage.broken_records import facts_in
 from packhorse.storage.records import Enqueued, Placement, QueueInfo, Tally, TaskInfo
 from packhorse.storage.sql.batch import Batch
 from packhorse.storage.sql.keeper import Keeper

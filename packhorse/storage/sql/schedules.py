@@ -10,7 +10,7 @@ from msgspec.structs import astuple, replace
 from packhorse.core.errors import NotUnique
 from packhorse.core.event import Kind, Subject, deed_about
 from packhorse.core.job import NewJob
-from packhorse.storage.broken import facts_in
+from packhorse.storage.broken_records import facts_in
 from packhorse.storage.records import Enqueued, ScheduleInfo, Tick, skipped_ticks, told_ticks
 from packhorse.storage.sql.in_and_out import InAndOut
 from packhorse.storage.sql.rows import to_json

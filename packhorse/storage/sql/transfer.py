@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from packhorse.storage.broken import facts_in
+from packhorse.storage.broken_records import facts_in
 from packhorse.storage.contract import BATCH
 from packhorse.storage.records import LogLine, QueueInfo, log_kind
 from packhorse.storage.sql.keeper import Keeper, place_of

@@ -15,7 +15,7 @@ from packhorse.storage.sql.keeper import Keeper
 from packhorse.storage.sql.rows import job_of, to_json, worker_of
 from packhorse.storage.sql.transaction import Transaction
 from packhorse.storage.transfer import decode, outlook_of
-from packhorse.storage.unowned import Unowned
+from packhorse.storage.unowned_jobs import Unowned
 
 
 class Upkeep(Keeper):

@@ -11,7 +11,7 @@ from packhorse.core import transitions
 from packhorse.core.errors import ClientNotFound
 from packhorse.core.event import Event, ForemanOrder, Kind, Subject
 from packhorse.core.job import FINAL, Job, Reason, Token
-from packhorse.storage.broken import facts_in
+from packhorse.storage.broken_records import facts_in
 from packhorse.storage.records import JOINED_ANEW, USUAL_LEASE, AbortRequest, ClientInfo, HeartbeatReply, WorkerInfo
 from packhorse.storage.sql.keeper import Keeper
 from packhorse.storage.sql.rows import job_of, to_json, worker_of

@@ -22,7 +22,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from packhorse.core import clock
 from packhorse.core.errors import BadValue
-from packhorse.storage.meter import Meter
+from packhorse.storage.metrics import CallMetrics
 from packhorse.storage.sqlite import wal
 from packhorse.storage.sqlite.driver_errors import translate
 from packhorse.storage.sqlite.filesystem import DatabaseFile
@@ -81,7 +81,7 @@ class Database:
         self.path = path
         self._file = DatabaseFile(path, options.synchronous, prepare)
         self.options = options
-        self.meter = Meter()
+        self.meter = CallMetrics()
         self._after_commit = after_commit
         self._forget_file = forget  # what was known of the file's content, when it is another's
         self._now = now

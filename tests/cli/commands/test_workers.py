@@ -17,11 +17,11 @@ from packhorse.core.errors import BadValue
 from packhorse.core.event import ForemanAction, ForemanOrder, Kind, Subject
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.records import ClientInfo, EventFilter, WorkerInfo
-from tests.answering import answering, obedient
 from tests.cli.commands.test_jobs import lines
 from tests.cli.conftest import Call
 from tests.cli.test_terminal import on_terminal
 from tests.cli.yard import FOREMAN, WORKER, Yard
+from tests.fake_foremen import following_orders, reporting_stacks
 
 
 def test_workers_stand_below_their_foreman_with_what_they_hold(yard: Yard, packhorse: Call):
@@ -104,7 +104,7 @@ def test_who_is_gone_is_told_with_what_it_held_and_no_longer_listed(yard: Yard, 
     assert "No worker is running." in result.stderr
     assert "the foreman ox:8 and its worker fell silent 20" in result.stderr
     assert "and held 1 job\n" in result.stderr
-    assert "No foreman is there to take their jobs back. Start one: packhorse work" in result.stderr
+    assert "No foreman is running to take their jobs back. Start one: packhorse work" in result.stderr
     assert lines(packhorse("workers", "--json").stdout) == []
     assert [(each["id"], each["is_alive"], each["holds"]) for each in gone] == [("f9", False, 0), ("w9", False, 1)]
     assert "the foreman ox:8 and its worker fell silent" in packhorse("status").stdout
@@ -157,7 +157,7 @@ def test_who_beats_again_is_listed_again(yard: Yard, packhorse: Call):
     yard.storage.heartbeat({"frozen": {}})
 
     assert [worker["id"] for worker in lines(packhorse("workers", "--json").stdout)] == ["frozen"]
-    assert "Nobody is gone" in packhorse("workers", "--gone").stderr
+    assert "No process is gone" in packhorse("workers", "--gone").stderr
 
 
 def test_many_workers_are_told_in_two_reads(yard: Yard, packhorse: Call):
@@ -194,7 +194,7 @@ def orders(yard: Yard, foreman: str = FOREMAN) -> list[ForemanOrder | None]:
 def test_an_order_is_left_and_waited_for(yard: Yard, packhorse: Call):
     yard.join()
 
-    with obedient(yard, FOREMAN):
+    with following_orders(yard, FOREMAN):
         result = packhorse("quiet", FOREMAN, "--by", "ann", "--wait", "30s")
 
     (event,) = yard.storage.events(EventFilter(kind=Kind.ORDERED))
@@ -210,7 +210,7 @@ def test_a_foreman_is_named_by_its_id_its_pid_or_its_place(yard: Yard, packhorse
     result = packhorse("restart", name, "--wait", "0s")
 
     assert result.exit_code == 7
-    assert "was asked, and has not answered" in result.stdout
+    assert "has not answered" in result.stdout
     assert orders(yard) == [ForemanOrder(ForemanAction.RESTART)]
 
 
@@ -225,7 +225,7 @@ def test_an_id_that_looks_like_an_option_is_given_behind_two_dashes(yard: Yard, 
 def test_an_order_to_a_worker_goes_to_its_foreman(yard: Yard, packhorse: Call):
     yard.join()
 
-    with obedient(yard, FOREMAN):
+    with following_orders(yard, FOREMAN):
         result = packhorse("stop", "mule:12", "--now", "--json", "--wait", "30s")
 
     assert orders(yard) == [ForemanOrder(ForemanAction.STOP, worker=WORKER, now=True)]
@@ -261,10 +261,10 @@ def test_all_are_asked_about_when_they_are_several(yard: Yard, packhorse: Call):
 
     refused = packhorse("restart", "--all")
     assert refused.exit_code == 5
-    assert "will not restart 2 of them without being sure" in refused.stderr
+    assert "will not restart 2 of them without confirmation" in refused.stderr
     assert orders(yard) == []
 
-    with obedient(yard, FOREMAN, SECOND_FOREMAN):
+    with following_orders(yard, FOREMAN, SECOND_FOREMAN):
         done = packhorse("restart", "--all", "--yes", "--wait", "30s")
     assert done.exit_code == 0
     assert orders(yard) == orders(yard, SECOND_FOREMAN) == [ForemanOrder(ForemanAction.RESTART)]
@@ -286,7 +286,7 @@ def test_scaling_up_goes_from_what_there_is_now(yard: Yard, packhorse: Call):
     yard.join()
     yard.storage.heartbeat({FOREMAN: {"wanted": 3, "min": 1, "max": 4}})
 
-    with obedient(yard, FOREMAN):
+    with following_orders(yard, FOREMAN):
         result = packhorse("scale", "+2", "--all", "--wait", "30s")
 
     assert orders(yard) == [ForemanOrder(ForemanAction.SCALE, least=5, most=5)]
@@ -316,7 +316,7 @@ def test_a_foreman_that_tells_nonsense_of_itself_is_scaled_all_the_same(yard: Ya
 def test_slots_are_changed_alone(yard: Yard, packhorse: Call, whom: str):
     yard.join()
 
-    with obedient(yard, FOREMAN):
+    with following_orders(yard, FOREMAN):
         result = packhorse("scale", whom, "--slots", "4", "--wait", "30s")
 
     assert orders(yard) == [ForemanOrder(ForemanAction.SCALE, slots=4)]
@@ -326,7 +326,7 @@ def test_slots_are_changed_alone(yard: Yard, packhorse: Call, whom: str):
 def test_slots_are_changed_with_the_size(yard: Yard, packhorse: Call):
     yard.join()
 
-    with obedient(yard, FOREMAN):
+    with following_orders(yard, FOREMAN):
         result = packhorse("scale", "1", "--all", "--slots", "1", "--wait", "30s")
 
     assert orders(yard) == [ForemanOrder(ForemanAction.SCALE, least=1, most=1, slots=1)]
@@ -363,9 +363,9 @@ def test_sizes_that_are_none(size: str):
         (("stop",), 2, "name the foremen or workers, or say --all"),
         (("stop", "nobody"), 3, "to stop a job: packhorse abort"),
         (("stop", "--all", "11"), 2, "not both"),
-        (("quiet", "019a0000"), 2, "may be 2 of them"),
+        (("quiet", "019a0000"), 2, "matches 2 of them"),
         (("scale", "4", "12"), 2, "is a worker"),
-        (("scale", "many", "--all"), 2, "is no number of workers"),
+        (("scale", "many", "--all"), 2, "is not a number of workers"),
         (("scale", "--all"), 2, "say how many workers, or --slots"),
         (("scale", "1", "--all", "--slots", "0"), 2, "a worker cannot have 0 slots"),
         (("scale", "1", "--all", "--slots", "1025"), 2, "a worker cannot have 1,025 slots"),
@@ -392,7 +392,7 @@ def test_whoever_is_silent_would_not_hear_it(yard: Yard, packhorse: Call, monkey
     result = packhorse("stop", "11")
 
     assert result.exit_code == 1
-    assert "is silent for" in result.stderr
+    assert "has been silent for" in result.stderr
 
 
 def test_nobody_is_there(yard: Yard, packhorse: Call):
@@ -443,7 +443,7 @@ def test_a_job_shows_who_wants_its_outcome(yard: Yard, packhorse: Call):
 def test_the_stacks_of_a_worker_are_shown_with_their_jobs(yard: Yard, packhorse: Call):
     yard.join()
 
-    with answering(yard):
+    with reporting_stacks(yard):
         result = packhorse("stacks", WORKER, "--wait", "30s")
 
     assert result.exit_code == 0
@@ -456,7 +456,7 @@ def test_the_stacks_of_a_worker_are_shown_with_their_jobs(yard: Yard, packhorse:
 def test_all_workers_of_a_foreman_as_json(yard: Yard, packhorse: Call):
     yard.join()
 
-    with answering(yard):
+    with reporting_stacks(yard):
         result = packhorse("stacks", FOREMAN, "--json", "--wait", "30s")
 
     told = json.loads(result.stdout)
@@ -480,4 +480,4 @@ def test_a_foreman_without_workers_has_nothing_to_tell(yard: Yard, packhorse: Ca
     result = packhorse("stacks", FOREMAN, "--wait", "0s")
 
     assert result.exit_code == 0
-    assert "the foreman mule:11 has no workers just now" in result.stderr
+    assert "the foreman mule:11 has no workers" in result.stderr
