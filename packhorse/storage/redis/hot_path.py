@@ -136,7 +136,7 @@ class HotPath:
         return self._reserved(self._run_reserve(owner, queues, limit, is_checked=False), owner, queues, limit)
 
     def wait_and_reserve(self, owner: str, queues: Mapping[str, int], limit: int, timeout: float) -> list[Job]:
-        """The script lies at the server behind a blocking command, and runs the moment that one ends."""
+        """The server receives the script behind a blocking command, and runs it the moment that one ends."""
         queues = named_queues(queues)
         words = self._reserve_words(owner, queues, limit, is_checked=False)
         reply = self._notifier.wait_and_run(timeout, "reserve", *words, queues=queues)

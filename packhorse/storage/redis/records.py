@@ -1,6 +1,6 @@
 """Queues, tasks, workers, clients, schedules and ticks: what is stored of them, to and from the contract's records.
 
-A record that somebody has garbled is read as far as it can be.
+A garbled record is read as far as possible.
 """
 
 from __future__ import annotations

@@ -237,7 +237,7 @@ class Transaction:
         return list(self.jobs([id_of(one) for one in marks]).values())
 
     def held_jobs(self, owners: Collection[str], limit: int) -> list[Job]:
-        """Also jobs that name no owner although one of these owners holds them, which somebody has changed by hand."""
+        """Also jobs in the sets of these owners that name no owner, because they were changed by hand."""
         names = list(owners)
         replies = self.send(
             *(("ZRANGE", self._keys.held(owner), 0, limit, "WITHSCORES") for owner in names),
@@ -561,7 +561,7 @@ class Transaction:
 def _wakes(before: Job | None, job: Job, now: int) -> bool:
     """Does this change concern a waiting worker?"""
     if before is None:
-        # A waiting worker has asked when the next job is due, and would wait too long for one that is due sooner.
+        # A waiting worker knows when the next job is due, and would wait too long for one that is due sooner.
         return job.due_at is None or job.due_at < now + _SOON
     if job.state is not QUEUED:
         return False

@@ -105,15 +105,15 @@ class Copier:
 
     def _walk(self, behind: tuple[str, int] | None, limit: int) -> tuple[list[Job], str | None]:
         """The jobs after this place, queue by queue, and the cursor of the last if there may be more."""
-        (told,) = self._server.send("dump", ("HKEYS", self._keys.queues))
+        (names,) = self._server.send("dump", ("HKEYS", self._keys.queues))
         first, seq = behind or ("", 0)
         found: list[Job] = []
-        for queue in sorted(name.decode() for name in told):
+        for queue in sorted(name.decode() for name in names):
             if queue < first or len(found) >= limit:
                 continue
             after = seq if queue == first else 0
-            asked = ("ZRANGEBYSCORE", self._keys.queue(queue), f"({after}", "+inf", "LIMIT", 0, limit - len(found))
-            (ids,) = self._server.send("dump", asked)
+            command = ("ZRANGEBYSCORE", self._keys.queue(queue), f"({after}", "+inf", "LIMIT", 0, limit - len(found))
+            (ids,) = self._server.send("dump", command)
             found += self._storage.get_many([one.decode() for one in ids])
         return found, _cursor(found[-1].queue, found[-1].seq) if len(found) >= limit else None
 
@@ -126,19 +126,19 @@ class Copier:
         wanted = {job.id: job.unique_key for job in jobs if job.unique_key}
         if not wanted:
             return Dumped([], following)
-        (told,) = self._server.send("dump", ("HMGET", self._keys.locks, *wanted.values()))
+        (locks,) = self._server.send("dump", ("HMGET", self._keys.locks, *wanted.values()))
         found = []
-        for (job_id, key), packed in zip(wanted.items(), told, strict=True):
+        for (job_id, key), packed in zip(wanted.items(), locks, strict=True):
             if packed is not None and from_msgpack(packed)[0] == job_id:
                 found.append(Lock(key, *from_msgpack(packed)))
         return Dumped(found, following)
 
     def _dump_subscriptions(self, cursor: Any, limit: int) -> Dumped:
         jobs, following = self._walk(cursor, limit)
-        told = self._server.send("dump", *(("SMEMBERS", self._keys.sub(job.id)) for job in jobs))
+        subscribers = self._server.send("dump", *(("SMEMBERS", self._keys.sub(job.id)) for job in jobs))
         rows = [
             Subscription(job.id, client.decode())
-            for job, clients in zip(jobs, told, strict=True)
+            for job, clients in zip(jobs, subscribers, strict=True)
             for client in sorted(clients)
         ]
         return Dumped(rows, following)
@@ -156,14 +156,14 @@ class Copier:
 
     def _dump_replaced(self, cursor: Any, limit: int) -> Dumped:
         start = cursor or 0
-        (told,) = self._server.send(
+        (reply,) = self._server.send(
             "dump", ("ZRANGE", self._keys.replaced_at, start, start + limit - 1, "WITHSCORES")
         )  # fmt: skip
-        twins = told[::2]
-        (ids,) = self._server.send("dump", ("HMGET", self._keys.replaced, *twins)) if twins else ([],)
+        calls = reply[::2]
+        (ids,) = self._server.send("dump", ("HMGET", self._keys.replaced, *calls)) if calls else ([],)
         rows = [
             Replaced(twin.decode(), job_id.decode(), int(float(at)))
-            for twin, job_id, at in zip(twins, ids, told[1::2], strict=True)
+            for twin, job_id, at in zip(calls, ids, reply[1::2], strict=True)
         ]
         return Dumped(rows, to_json(start + limit) if len(rows) == limit else None)
 
@@ -187,18 +187,18 @@ class Copier:
 
     def _dump_failures(self, cursor: Any, limit: int) -> Dumped:
         start, most = cursor or 0, min(limit, _AT_ONCE)
-        told = self._server.run("failures", start, most)
-        return Dumped([failure_in(one) for one in told], to_json(start + most) if len(told) == most else None)
+        groups = self._server.run("failures", start, most)
+        return Dumped([failure_in(one) for one in groups], to_json(start + most) if len(groups) == most else None)
 
     def _dump_ticks(self, cursor: Any, limit: int) -> Dumped:
         start = cursor or 0
-        (told,) = self._server.send("dump", ("ZRANGE", self._keys.ticks, start, start + limit - 1))
-        asked = []
-        for one in told:
+        (marks,) = self._server.send("dump", ("ZRANGE", self._keys.ticks, start, start + limit - 1))
+        commands = []
+        for one in marks:
             number, _, name = one.decode().split(":", 2)
-            asked.append(("ZRANGEBYSCORE", self._keys.ticks_of(name), number, number, "LIMIT", 0, 1))
-        rows = [tick_in(packed) for found in self._server.send("dump", *asked) for packed in found]
-        return Dumped(rows, to_json(start + limit) if len(told) == limit else None)
+            commands.append(("ZRANGEBYSCORE", self._keys.ticks_of(name), number, number, "LIMIT", 0, 1))
+        rows = [tick_in(packed) for found in self._server.send("dump", *commands) for packed in found]
+        return Dumped(rows, to_json(start + limit) if len(marks) == limit else None)
 
     # --- in -------------------------------------------------------------------------------------------------------
 
@@ -261,11 +261,11 @@ class Copier:
 
     def _load_log(self, tx: Transaction, rows: Sequence[Any]) -> None:
         for job_id, lines in itertools.groupby(rows, key=lambda row: row.job_id):
-            told = [
+            packed = [
                 to_msgpack((row.line.id, row.line.at, row.line.attempt, row.line.kind.value, row.line.message))
                 for row in lines
             ]
-            for some in chunks(told, _AT_ONCE):
+            for some in chunks(packed, _AT_ONCE):
                 tx.do("RPUSH", self._keys.log(job_id), *some)
         self._raise(tx, "line", max(row.line.id for row in rows))
 
@@ -273,7 +273,7 @@ class Copier:
         (last,) = tx.send(("GET", self._keys.counter("event")))
         if last is None:  # events before the first of these are deleted in the other storage, too
             tx.do("SET", self._keys.floor, rows[0].id - 1)
-        told: dict[str, list[int]] = {}
+        entries_of: dict[str, list[int]] = {}
         before = rows[0].id - 1 if last is None else int(last)
         # Other storages may skip ids. The skipped ones are counted, because Redis counts its events by their ids.
         if unused := rows[-1].id - before - len(rows):
@@ -284,10 +284,10 @@ class Copier:
             if entry[0].subject is not Subject.JOB:
                 tx.do("ZADD", self._keys.about(entry[0].subject.value), first, first)
             for job_id in dict.fromkeys(event.job_id for event in entry if event.job_id is not None):
-                told.setdefault(job_id, []).append(first)
+                entries_of.setdefault(job_id, []).append(first)
         tx.do("SET", self._keys.counter("event"), rows[-1].id)
-        tx.jobs(told)
-        for job_id, entries in told.items():
+        tx.jobs(entries_of)
+        for job_id, entries in entries_of.items():
             tx.load_entries(job_id, entries)
 
     def _load_measures(self, tx: Transaction, rows: Sequence[Any]) -> None:

@@ -220,7 +220,7 @@ def a_tally_only_rises(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant(ADD, RESERVE, FINISH)
 def a_completed_job_has_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_lua(monkeypatch, "if batch then tell_batch(owner, batch) end", "")
+    in_lua(monkeypatch, "if batch then write_batch(owner, batch) end", "")
 
 
 @mutant(ADD, RESERVE, START, LOOK)
