@@ -50,8 +50,18 @@ from packhorse.core.job import (
     Token,
 )
 from packhorse.core.outcome import Completed, Failed, Failure, Snoozed, Verdict
+from packhorse.storage import BATCH
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import ClientInfo, EventFilter, LogLine, Pruned, Rescued, Retention, WorkerInfo
+from packhorse.storage.records import (
+    ClientInfo,
+    EventFilter,
+    Filter,
+    LogLine,
+    Pruned,
+    Rescued,
+    Retention,
+    WorkerInfo,
+)
 
 MICROSECOND = 1 / SECOND
 
@@ -590,3 +600,30 @@ def test_upkeep_of_an_empty_storage_does_nothing(storage: Storage) -> None:
     assert storage.prune(Retention()) == Pruned()
     storage.roll_up()
     assert snapshot(storage, "nobody") == (None, [], [])
+
+
+def test_an_expired_job_is_not_handed_out(storage: Storage, clock: ManualClock) -> None:
+    job = add(storage, expires=60 * SECOND)
+    join(storage)
+    clock.turn("1d")
+
+    assert storage.reserve(WORKER, {job.queue: 1}, 10) == []
+    assert stored(storage, job.id).state is ABORTED
+
+
+@pytest.mark.parametrize("number", [150, 2_300])
+def test_none_of_many_expired_jobs_is_handed_out(storage: Storage, clock: ManualClock, number: int) -> None:
+    old, new = new_jobs(number, expires=60 * SECOND), new_jobs(5)
+    for start in range(0, number, BATCH):
+        storage.enqueue(old[start : start + BATCH])
+    storage.enqueue(new)
+    join(storage)
+    clock.turn("1d")
+
+    taken = storage.reserve(WORKER, {new[0].queue: 1}, 200)
+    if not taken:  # so many that one call does not see to all of them; who asked is woken to ask again
+        assert storage.wait(60, [new[0].queue])
+        taken = storage.reserve(WORKER, {new[0].queue: 1}, 200)
+
+    assert ids(taken) == [job.id for job in new]
+    assert storage.count(Filter(states=frozenset({ABORTED}))).number == number

@@ -8,8 +8,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from packhorse.conformance.builders import add, new_jobs
-from packhorse.conformance.estate import assert_same, everything
-from packhorse.conformance.subject import Subject, subject_of
+from packhorse.conformance.sample_data import assert_same, read_everything
+from packhorse.conformance.target import Target, target_of
 from packhorse.core.clock import ManualClock, Now
 from packhorse.core.errors import BadURL, BadValue
 from packhorse.storage import Storage, open_storage
@@ -18,12 +18,12 @@ from packhorse.storage.records import ClientInfo, Filter, ScheduleInfo, TaskInfo
 
 
 def test_a_class_is_its_own_neighbour_and_new_for_everyone():
-    subject = subject_of("packhorse.storage.memory:Memory")
+    target = target_of("packhorse.storage.memory:Memory")
 
-    with subject.fresh(ManualClock()) as door, subject.fresh(ManualClock()) as other:
-        assert isinstance(door(), Memory)
-        assert door() is door()
-        assert door() is not other()
+    with target.fresh(ManualClock()) as opener, target.fresh(ManualClock()) as other:
+        assert isinstance(opener(), Memory)
+        assert opener() is opener()
+        assert opener() is not other()
 
 
 @pytest.mark.parametrize("is_managed", [False, True])
@@ -39,8 +39,8 @@ def test_an_address_is_opened_by_everyone_who_asks(tmp_path: Path, is_managed: b
         yield address
         cleared.append(address)
 
-    with Subject("mine", managed if is_managed else plain).fresh(ManualClock()) as door:
-        here, there = door(), door()
+    with Target("mine", managed if is_managed else plain).fresh(ManualClock()) as opener:
+        here, there = opener(), opener()
         job = add(here)
 
         assert here is not there
@@ -52,11 +52,11 @@ def test_an_address_is_opened_by_everyone_who_asks(tmp_path: Path, is_managed: b
 
 
 def test_an_address_has_something_new_each_time(tmp_path: Path):
-    subject = subject_of(f"sqlite:///{tmp_path}/{{}}.db")
+    target = target_of(f"sqlite:///{tmp_path}/{{}}.db")
 
     for _ in range(2):
-        with subject.fresh(ManualClock()) as door:
-            storage = door()
+        with target.fresh(ManualClock()) as opener:
+            storage = opener()
             assert not storage.tallies()
             add(storage)
             storage.close()
@@ -65,8 +65,8 @@ def test_an_address_has_something_new_each_time(tmp_path: Path):
 
 
 def test_memory_needs_nothing_new_in_its_address():
-    with subject_of("memory://").fresh(ManualClock()) as door:
-        assert door() is door()
+    with target_of("memory://").fresh(ManualClock()) as opener:
+        assert opener() is opener()
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_memory_needs_nothing_new_in_its_address():
 )
 def test_what_cannot_be_checked_is_refused(target: str, complaint: str):
     with pytest.raises(BadValue, match=complaint):
-        subject_of(target)
+        target_of(target)
 
 
 def test_a_storage_that_cannot_be_had_is_told_of_before_the_checks():
@@ -90,19 +90,19 @@ def test_a_storage_that_cannot_be_had_is_told_of_before_the_checks():
         raise ConnectionError("nobody listens")
 
     with pytest.raises(BadValue, match=r"mine gives no storage \(ConnectionError: nobody listens"):
-        Subject("mine", broken).try_out(ManualClock())
+        Target("mine", broken).try_out(ManualClock())
     with pytest.raises(BadValue, match="mine has answered int"):
-        Subject("mine", lambda now: 7).try_out(ManualClock())
+        Target("mine", lambda now: 7).try_out(ManualClock())
     with pytest.raises(BadURL):
-        subject_of("pigeon://{}").try_out(ManualClock())
+        target_of("pigeon://{}").try_out(ManualClock())
 
 
 # --- what is not to be touched --------------------------------------------------------------------------------------
 
 
 def test_two_new_and_empty_ones_may_be_checked(tmp_path: Path):
-    subject_of("packhorse.storage.memory:Memory").try_out(ManualClock())
-    subject_of(f"sqlite:///{tmp_path}/{{}}.db").try_out(ManualClock())
+    target_of("packhorse.storage.memory:Memory").try_out(ManualClock())
+    target_of(f"sqlite:///{tmp_path}/{{}}.db").try_out(ManualClock())
 
     assert len(list(tmp_path.glob("check_*.db"))) == 2
 
@@ -124,12 +124,12 @@ def test_a_storage_that_is_not_empty_is_left_alone(tmp_path: Path, put: Callable
     clock = ManualClock()
     storage = open_storage(f"sqlite:///{tmp_path}/jobs.db", now=clock)
     put(storage)
-    before = everything(storage)
+    before = read_everything(storage)
 
     with pytest.raises(BadValue, match=rf"^mine is not empty: it has .*{found}.*; nothing was changed"):
-        Subject("mine", lambda now: f"sqlite:///{tmp_path}/jobs.db").try_out(clock)
+        Target("mine", lambda now: f"sqlite:///{tmp_path}/jobs.db").try_out(clock)
 
-    assert_same(everything(storage), before)
+    assert_same(read_everything(storage), before)
     storage.close()
 
 
@@ -137,7 +137,7 @@ def test_the_same_storage_twice_is_found_out_and_given_up(tmp_path: Path):
     clock = ManualClock()
 
     with pytest.raises(BadValue, match="mine gives the same storage again"):
-        Subject("mine", lambda now: f"sqlite:///{tmp_path}/jobs.db").try_out(clock)
+        Target("mine", lambda now: f"sqlite:///{tmp_path}/jobs.db").try_out(clock)
 
     storage = open_storage(f"sqlite:///{tmp_path}/jobs.db", now=clock)
     assert storage.count(Filter()).number == 0
@@ -152,7 +152,7 @@ def test_a_storage_that_is_cleared_in_between_is_new(tmp_path: Path):
             yield f"sqlite:///{tmp_path}/here/jobs.db"
             (tmp_path / "here").unlink()
 
-    Subject("mine", cleared).try_out(ManualClock())
+    Target("mine", cleared).try_out(ManualClock())
 
     assert list(tmp_path.iterdir()) == []
 
@@ -163,4 +163,4 @@ def test_who_cannot_say_whether_it_is_empty_is_not_checked():
             raise NotImplementedError("later")
 
     with pytest.raises(BadValue, match=r"mine gives no storage \(NotImplementedError: later"):
-        Subject("mine", Mute).try_out(ManualClock())
+        Target("mine", Mute).try_out(ManualClock())

@@ -50,7 +50,14 @@ from packhorse.core.job import (
 )
 from packhorse.core.outcome import Completed, Failed, Outcome, Snoozed, Stopped
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import ActionResult, CheckIn, EventFilter, Filter, JobVersion, LogLine
+from packhorse.storage.records import (
+    ActionResult,
+    CheckIn,
+    EventFilter,
+    Filter,
+    JobVersion,
+    LogLine,
+)
 
 # --- abort ----------------------------------------------------------------------------------------------------------
 
@@ -599,3 +606,15 @@ def test_options_that_no_job_may_have_are_refused(storage: Storage, options: dic
 
     with pytest.raises(BadValue):
         storage.set_queue([job.id], job.queue, options=options)
+
+
+def test_forcing_a_queued_job_wakes_a_worker(storage: Storage) -> None:
+    job = add(storage)
+    join(storage)
+    storage.pause(job.queue)
+    storage.reserve(WORKER, {job.queue: 1}, 1)
+
+    storage.force_start([job.id])
+
+    assert storage.wait(60, [job.queue])
+    assert stored(storage, job.id).rank == RANK_FORCED

@@ -34,11 +34,30 @@ from packhorse.conformance.builders import (
 from packhorse.core.clock import HOUR, MINUTE, SECOND, ManualClock
 from packhorse.core.errors import NotUnique
 from packhorse.core.event import Kind
-from packhorse.core.job import COMPLETED, FINAL, QUEUED, RESERVED, RETRYING, SCHEDULED, Job, NewJob, State
+from packhorse.core.job import (
+    ABORTED,
+    COMPLETED,
+    DEAD,
+    FINAL,
+    QUEUED,
+    RESERVED,
+    RETRYING,
+    RUNNING,
+    SCHEDULED,
+    Job,
+    NewJob,
+    State,
+)
 from packhorse.core.outcome import Completed, Failed, Stopped
 from packhorse.storage import open_storage
 from packhorse.storage.contract import BATCH, Storage
-from packhorse.storage.records import ActionResult, Enqueued, EventFilter, Placement, Retention
+from packhorse.storage.records import (
+    ActionResult,
+    Enqueued,
+    EventFilter,
+    Placement,
+    Retention,
+)
 from packhorse.storage.sql.rows import to_json
 
 
@@ -502,3 +521,23 @@ def test_a_task_is_known_whose_first_call_had_the_id_of_another_job(storage: Sto
 
     assert [task.name for task in storage.tasks()] == ["draw", "send"]
     assert [queue.name for queue in storage.queues()] == ["mail", "pictures"]
+
+
+@pytest.mark.parametrize("state", [DEAD, ABORTED])
+def test_a_job_that_came_to_nothing_does_not_hold_its_key_for_the_period(storage: Storage, state: State) -> None:
+    in_state(storage, state, unique=unique(period=HOUR))
+
+    (answer,) = storage.enqueue([new_job("next", unique=unique(period=HOUR))])
+
+    assert answer.job_id == "next"
+
+
+def test_new_arguments_do_not_hide_how_often_a_job_has_killed_its_worker(storage: Storage) -> None:
+    job = in_state(storage, RUNNING, unique=unique(), max_halts=2)
+    storage.rescue_owner(WORKER, foreman=WORKER, why="killed")
+    storage.enqueue([new_job(queue=job.queue, unique=unique(on_conflict="replace"), max_halts=2, args='{"new": 1}')])
+
+    run(storage, stored(storage, job.id))
+    storage.rescue_owner(WORKER, foreman=WORKER, why="killed")
+
+    assert (stored(storage, job.id).state, stored(storage, job.id).halts) == (DEAD, 2)

@@ -1,6 +1,6 @@
 """What is checked: a kind of storage, named on the command line, that gives a new and empty one to every check.
 
-`subject_of` understands the name. A storage that has an address is opened anew for everybody who asks, as another
+`target_of` understands the name. A storage that has an address is opened anew for everybody who asks, as another
 process would open it; one that has none is its own neighbour. The checks enqueue, reserve, pause and prune: before they
 do, `try_out` sees that what is given is empty, and another one each time.
 """
@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from packhorse.client.app_loader import load_module
-from packhorse.conformance.contents import contents_of
 from packhorse.core.clock import DAY, Now
 from packhorse.core.errors import AppNotFound, BadValue, PackhorseError
 from packhorse.core.job import NewJob
 from packhorse.core.settings import mask_url
+from packhorse.monitor.text import count_text
 from packhorse.storage import Storage, open_storage
+from packhorse.storage.records import EventFilter, Filter
 
-Door = Callable[[], Storage]
+Opener = Callable[[], Storage]
 """Opens the storage; whoever calls it again gets what another process would."""
 
 _WHAT = "a class of storages, or a function that answers the address of an empty one; both are called with now="
@@ -34,7 +35,7 @@ NEW_EACH_TIME = (
 )
 
 
-class Subject:
+class Target:
     """A kind of storage. `make` is called with `now=` for every check, and answers a storage or an address, or a
     context manager that gives one or the other and clears up behind it."""
 
@@ -43,7 +44,7 @@ class Subject:
         self._make = make
 
     @contextmanager
-    def fresh(self, now: Now) -> Iterator[Door]:
+    def fresh(self, now: Now) -> Iterator[Opener]:
         """A new and empty storage, for as long as this lasts."""
         made = self._make(now=now)
         if isinstance(made, AbstractContextManager) and not isinstance(made, Storage):
@@ -52,7 +53,7 @@ class Subject:
         else:
             yield self._door(made, now)
 
-    def _door(self, given: object, now: Now) -> Door:
+    def _door(self, given: object, now: Now) -> Opener:
         if isinstance(given, Storage):
             return lambda: given
         if isinstance(given, str):
@@ -77,8 +78,8 @@ class Subject:
 
     @contextmanager
     def _opened(self, now: Now) -> Iterator[Storage]:
-        with self.fresh(now) as door:
-            storage = door()
+        with self.fresh(now) as opener:
+            storage = opener()
             try:
                 yield storage
             finally:
@@ -99,17 +100,17 @@ class Subject:
         )
 
 
-def subject_of(target: str) -> Subject:
+def target_of(target: str) -> Target:
     """What `module:Class`, `module:function` or an address with {} in it names. Raises BadValue."""
     if "://" in target:
-        return Subject(mask_url(target), _addresses(target))
+        return Target(mask_url(target), _addresses(target))
     made = _found(target)
     if isinstance(made, type) and issubclass(made, Storage) and made.__abstractmethods__:
         missing = sorted(made.__abstractmethods__)
         raise BadValue(f"{target} lacks {len(missing)} of the operations", why=", ".join(missing))
     if not callable(made):
         raise BadValue(f"{target} is {type(made).__name__}", hint=f"name {_WHAT}")
-    return Subject(target, made)
+    return Target(target, made)
 
 
 def _addresses(url: str) -> Callable[..., Any]:
@@ -137,3 +138,27 @@ def _found(target: str) -> Any:
             raise BadValue(f"there is no {attribute} in {name}")
         found = getattr(found, part)
     return found
+
+
+def contents_of(storage: Storage) -> str:
+    """ "5 jobs, 1 queue and events", or nothing if it is empty."""
+    found = list(_counts_in(storage))
+    return " and ".join(part for part in (", ".join(found[:-1]), *found[-1:]) if part)
+
+
+def _counts_in(storage: Storage) -> Iterator[str]:
+    jobs = storage.count(Filter())
+    if jobs.number:
+        yield f"{'' if jobs.exact else 'at least '}{count_text(jobs.number, 'job')}"
+    kinds: dict[str, Sequence[object]] = {
+        "queue": storage.queues(),
+        "worker": storage.workers(),  # foremen, too
+        "schedule": storage.schedules(),
+        "task": storage.tasks(),
+        "client": storage.clients(),
+    }
+    for kind, those in kinds.items():
+        if those:
+            yield count_text(len(those), kind)
+    if storage.events(EventFilter(), limit=1):
+        yield "events"

@@ -22,14 +22,32 @@ from packhorse.conformance.builders import (
     new_jobs,
     run,
     stored,
+    take,
 )
 from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND, ManualClock
-from packhorse.core.event import Kind, Subject
-from packhorse.core.job import ABORTED, COMPLETED, DEAD, QUEUED, RESERVED, RETRYING, RUNNING, UNFINISHED
+from packhorse.core.event import Event, Kind, Subject
+from packhorse.core.job import (
+    ABORTED,
+    COMPLETED,
+    DEAD,
+    QUEUED,
+    RESERVED,
+    RETRYING,
+    RUNNING,
+    UNFINISHED,
+    Job,
+)
 from packhorse.core.metrics import CAME, LIMITS, STEPS, WENT, step_of
 from packhorse.core.outcome import Completed, Failed, Failure, Halted, Snoozed
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import EventFilter, FailureGroup, Filter, Point, Retention, Span
+from packhorse.storage.records import (
+    EventFilter,
+    FailureGroup,
+    Filter,
+    Point,
+    Retention,
+    Span,
+)
 from packhorse.storage.transfer import Section
 
 # --- what no storage holds ------------------------------------------------------------------------------------------
@@ -560,3 +578,62 @@ def all_rows(storage: Storage, section: Section) -> list[Any]:
         page = storage.dump(section, cursor=page.next)
         rows += page.rows
     return rows
+
+
+def reserved(storage: Storage, number: int, owner: str = WORKER) -> list[Job]:
+    """So many jobs, enqueued and reserved in one call each."""
+    join(storage, owner)
+    new = new_jobs(number)
+    storage.enqueue(new)
+    return storage.reserve(owner, {new[0].queue: 1}, number)
+
+
+def test_the_chart_shows_how_long_a_job_ran_not_how_late_it_was_told(storage: Storage, clock: ManualClock) -> None:
+    job = take(storage, add(storage))
+    clock.turn(300)
+
+    finish(storage, Completed(job.token, "1", ran=1_000, ago=299 * SECOND))
+
+    assert sum(point.values.get("ran", 0) for point in storage.series(Span.TWO_HOURS)) == 1_000
+
+
+def test_causes_of_long_ago_are_forgotten(storage: Storage, clock: ManualClock) -> None:
+    finish(storage, Failed(in_state(storage, RUNNING).token, FAILURE))
+    clock.turn("40d")
+
+    storage.prune(Retention(events=30 * DAY))
+
+    assert storage.failures() == []
+
+
+def test_a_page_of_a_jobs_events_is_full_as_long_as_there_are_more(storage: Storage) -> None:
+    jobs = reserved(storage, 8)
+    storage.finish([Completed(job.token) for job in jobs])
+    wanted = ["added", "reserved", "started", "completed"]
+
+    rising: list[Event] = []
+    while page := storage.events(EventFilter(job_id=jobs[3].id, after=rising[-1].id if rising else 0), limit=1):
+        rising += page
+    falling: list[Event] = []
+    while page := storage.events(
+        EventFilter(job_id=jobs[3].id, before=falling[-1].id if falling else None), limit=1, newest_first=True
+    ):
+        falling += page
+
+    assert [event.kind for event in rising] == wanted
+    assert [event.kind for event in falling] == wanted[::-1]
+
+
+def test_events_of_a_job_that_is_gone_are_found_by_it_as_long_as_they_are_kept(
+    storage: Storage, clock: ManualClock
+) -> None:
+    jobs = reserved(storage, 8)
+    storage.finish([Completed(job.token) for job in jobs])
+    storage.delete([job.id for job in jobs])
+    clock.turn(2 * SECOND)
+    keep = Retention(events=SECOND)
+
+    while storage.prune(keep, limit=3).more:
+        listed = {event.id for event in storage.events(EventFilter(subject=Subject.JOB), limit=1_000)}
+        by_job = {event.id for job in jobs for event in storage.events(EventFilter(job_id=job.id))}
+        assert by_job == listed

@@ -38,7 +38,7 @@ from packhorse.storage.records import (
 )
 
 
-def furnish(storage: Storage, clock: ManualClock) -> None:
+def fill(storage: Storage, clock: ManualClock) -> None:
     """Jobs in every state that nobody holds, in lines, with locks and subscribers; schedules, charts, old events."""
     storage.join(WorkerInfo("foreman", Subject.FOREMAN, host="mule"))
     storage.announce([TaskInfo("send", "mail", {"retries": 3, "über": [1.5, None]}), TaskInfo("never", "never")])
@@ -114,7 +114,7 @@ def _schedules(storage: Storage, clock: ManualClock) -> None:
     storage.pause_schedule("paused", True, by="ann")
 
 
-def everything(storage: Storage) -> dict[str, Any]:
+def read_everything(storage: Storage) -> dict[str, Any]:
     """All that the reading operations tell, workers apart."""
     jobs = find_all(storage)
     queues = [queue.name for queue in storage.queues()]
@@ -150,7 +150,7 @@ def _points(storage: Storage, span: Span) -> list[Any]:
     return [(point.at, point.queue, point.task, sorted(point.values.items())) for point in storage.series(span)]
 
 
-def as_left(told: dict[str, Any]) -> dict[str, Any]:
+def as_closed(told: dict[str, Any]) -> dict[str, Any]:
     """The same, as it is told of a storage that is moved: nothing is due any more."""
     seen = told["outlook"]
     times = {name: getattr(seen, name) or None for name in ("due_in", "expires_in", "ticks_in")}

@@ -51,7 +51,16 @@ from packhorse.core.job import (
 )
 from packhorse.core.outcome import Completed, Failed, Failure, Outcome, Overrun, Released, Snoozed, Stopped, Verdict
 from packhorse.storage.contract import BATCH, Storage
-from packhorse.storage.records import CheckIn, CheckInAnswer, Enqueued, LogKind, LogLine, TaskInfo, dropped_lines
+from packhorse.storage.records import (
+    CheckIn,
+    CheckInAnswer,
+    Enqueued,
+    EventFilter,
+    LogKind,
+    LogLine,
+    TaskInfo,
+    dropped_lines,
+)
 
 OUTCOMES: dict[str, Callable[[Token], Outcome]] = {
     "completed": lambda token: Completed(token, result="1", ran=SECOND),
@@ -816,3 +825,47 @@ def test_what_one_process_writes_another_reads(storage: Storage, neighbour: Stor
     assert neighbour.get(job.id) == job
     assert neighbour.finish([Completed(job.token)]) == [Verdict.ACCEPTED]
     assert stored(storage, job.id).state is COMPLETED
+
+
+def reserved(storage: Storage, number: int, owner: str = WORKER) -> list[Job]:
+    """So many jobs, enqueued and reserved in one call each."""
+    join(storage, owner)
+    new = new_jobs(number)
+    storage.enqueue(new)
+    return storage.reserve(owner, {new[0].queue: 1}, number)
+
+
+def test_a_job_never_starts_before_it_was_queued(storage: Storage) -> None:
+    job = take(storage, add(storage))
+
+    finish(storage, Completed(job.token, "1", ran=HOUR))
+
+    assert stored(storage, job.id).started_at == job.queued_at
+
+
+def test_a_final_timeout_counts_as_a_failed_attempt(storage: Storage) -> None:
+    job = in_state(storage, RUNNING)
+
+    finish(storage, Failed(job.token, FAILURE, reason=Reason.JOB_TIMEOUT, ran=5))
+
+    counted = storage.totals()
+    assert (counted["failed"], counted["aborted"], counted["ran"]) == (1, 1, 5)
+    assert len(storage.failures()) == 1
+
+
+def test_a_log_of_no_lines_keeps_none(storage: Storage) -> None:
+    token = in_state(storage, RUNNING).token
+
+    storage.append_log(token, [LogLine("gone")], keep=0)
+
+    assert storage.log_lines(token.job_id) == []
+
+
+def test_outcomes_of_several_workers_in_one_call_are_told_of_each(storage: Storage) -> None:
+    ann, bob = reserved(storage, 5, owner="ann"), reserved(storage, 5, owner="bob")
+
+    storage.finish([Completed(job.token) for job in [*ann, *bob]])
+
+    for owner, jobs in (("ann", ann), ("bob", bob)):
+        told = storage.events(EventFilter(owner=owner, kind=Kind.COMPLETED))
+        assert {event.job_id for event in told} == {job.id for job in jobs}

@@ -10,8 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from packhorse.conformance.contents import contents_of
-from packhorse.conformance.subject import NEW_EACH_TIME, Door, Subject
+from packhorse.conformance.target import NEW_EACH_TIME, Opener, Target, contents_of
 from packhorse.core.clock import ManualClock
 from packhorse.core.errors import BadValue, PackhorseError
 from packhorse.storage import Storage
@@ -20,7 +19,7 @@ _HERE = Path(__file__).parent
 _OPTIONS = ("-c", os.devnull, f"--rootdir={_HERE}", "-p", "no:cacheprovider", "-p", "no:terminal")
 
 
-class Broken(msgspec.Struct, frozen=True):
+class FailedCheck(msgspec.Struct, frozen=True):
     """A check that the storage did not pass: its name as a sentence, and where and how it failed."""
 
     check: str
@@ -33,17 +32,17 @@ class Result(msgspec.Struct, frozen=True):
     """How the checks went."""
 
     passed: int
-    broken: list[Broken]
+    broken: list[FailedCheck]
 
 
-def run_suite(subject: Subject, *, only: str = "", tell: Callable[[int, int, str], None]) -> Result:
+def run_suite(target: Target, *, only: str = "", tell: Callable[[int, int, str], None]) -> Result:
     """Check a kind of storage; `only` chooses the checks whose sentence has this text. `tell` is called before each
     check: how many are done, of how many, and its sentence. Raises BadValue if no check was chosen, and as soon as one
     is given a storage that is not empty."""
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     os.environ.pop("PYTEST_ADDOPTS", None)
     pytest.register_assert_rewrite(f"{__package__}.builders", f"{__package__}.estate")
-    checks = _Checks(subject, only, tell)
+    checks = _Checks(target, only, tell)
     code = pytest.main([str(_HERE), *_OPTIONS], plugins=[checks])
     if checks.refusal is not None:
         raise checks.refusal
@@ -59,13 +58,13 @@ def run_suite(subject: Subject, *, only: str = "", tell: Callable[[int, int, str
 class _Checks:
     """The suite's fixtures for this kind of storage, and who listens to how it goes."""
 
-    def __init__(self, subject: Subject, only: str, tell: Callable[[int, int, str], None]) -> None:
-        self._subject = subject
+    def __init__(self, target: Target, only: str, tell: Callable[[int, int, str], None]) -> None:
+        self._subject = target
         self._only = only.casefold()
         self._tell = tell
         self._sentences: dict[str, str] = {}
         self.done: set[str] = set()
-        self.broken: dict[str, Broken] = {}
+        self.broken: dict[str, FailedCheck] = {}
         self.trouble: str | None = None
         self.refusal: BadValue | None = None
 
@@ -76,13 +75,13 @@ class _Checks:
         return ManualClock()
 
     @pytest.fixture
-    def door(self, clock: ManualClock) -> Iterator[Door]:
-        with self._subject.fresh(clock) as door:
-            yield door
+    def opener(self, clock: ManualClock) -> Iterator[Opener]:
+        with self._subject.fresh(clock) as opener:
+            yield opener
 
     @pytest.fixture
-    def storage(self, door: Door, request: pytest.FixtureRequest) -> Iterator[Storage]:
-        storage = door()
+    def storage(self, opener: Opener, request: pytest.FixtureRequest) -> Iterator[Storage]:
+        storage = opener()
         if found := contents_of(storage):
             storage.close()
             self._refuse(found, self._sentences[request.node.nodeid])
@@ -90,8 +89,8 @@ class _Checks:
         storage.close()
 
     @pytest.fixture
-    def neighbour(self, storage: Storage, door: Door) -> Iterator[Storage]:
-        neighbour = door()
+    def neighbour(self, storage: Storage, opener: Opener) -> Iterator[Storage]:
+        neighbour = opener()
         yield neighbour
         neighbour.close()
 
@@ -132,8 +131,8 @@ def _sentence(name: str) -> str:
     return words.replace("_", " ") + (f" ({case.removesuffix(']')})" if bracket else "")
 
 
-def _broken(sentence: str, report: pytest.TestReport) -> Broken:
+def _broken(sentence: str, report: pytest.TestReport) -> FailedCheck:
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is None:
-        return Broken(sentence, "?", report.longreprtext.strip().rpartition("\n")[2], report.longreprtext)
-    return Broken(sentence, f"{crash.path}:{crash.lineno}", crash.message, report.longreprtext)
+        return FailedCheck(sentence, "?", report.longreprtext.strip().rpartition("\n")[2], report.longreprtext)
+    return FailedCheck(sentence, f"{crash.path}:{crash.lineno}", crash.message, report.longreprtext)
