@@ -134,7 +134,7 @@ def _server(context: CommandContext, options: dict[str, Any], make: Callable[...
     settings = context.settings
     host, port = _address(settings, options)
     access = _access(settings, options)
-    app = Packhorse(storage=context.remembered(open_for_writing(settings)))
+    app = Packhorse(storage=context.closing(open_for_writing(settings)))
     redaction = Redaction(hide_args=options["hide_args"], words=_words(settings, options))
     return make(make_application(app, access, redaction=redaction), host, port)
 
