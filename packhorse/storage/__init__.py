@@ -29,7 +29,7 @@ def open_storage(url: str, *, now: clock.Now | None = None) -> Storage:
     """The storage at this address. `now` replaces its clock, for tests.
 
     >>> open_storage("memory://")
-    <packhorse.storage.memory.storage.Memory object at ...>
+    <packhorse.storage.memory.Memory object at ...>
     """
     scheme, separator, _ = str(url).partition("://")
     if not separator:

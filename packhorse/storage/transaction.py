@@ -128,12 +128,16 @@ class Transaction(Protocol):
         """Store this record in place of the one with the same name or id. A queue keeps its counts."""
         ...
 
-    def delete(self, record: ScheduleInfo | WorkerInfo | ClientInfo) -> None:
+    def delete(self, record: ScheduleInfo | ClientInfo) -> None:
         """Delete this record; with a client, its subscriptions."""
         ...
 
-    def know(self, names: Iterable[tuple[str, str]]) -> None:
-        """Make tasks and their queues known, given as pairs. Known names stay as they are."""
+    def delete_idle_worker(self, owner: str) -> WorkerInfo | None:
+        """Delete a worker that holds no job, and return its record. None: it holds jobs, or it is unknown."""
+        ...
+
+    def know(self, queues: Collection[str], tasks: Mapping[str, str] = ...) -> None:
+        """Make these queues known, and these tasks with the queue of each. Known names stay as they are."""
         ...
 
     def put_order(self, order: str) -> None:
@@ -149,10 +153,6 @@ class Transaction(Protocol):
     def silent_owners(self, first: int, last: int, lease: int) -> list[str]:
         """Return the ids of workers that are not beating (`WorkerInfo.is_beating`), and ids that hold jobs and belong
         to no worker."""
-        ...
-
-    def is_idle(self, owner: str) -> bool:
-        """Return whether this worker holds no job; it takes none before this transaction commits."""
         ...
 
     def silent_clients(self, before: int, limit: int) -> list[str]:
@@ -210,7 +210,7 @@ class Transaction(Protocol):
 class ReservingTransaction(Transaction, Protocol):
     """What the engine's own `reserve` needs besides. A storage that brings its own reserve does not supply it."""
 
-    def lines(self, rank: int, queues: Collection[str], limit: int) -> dict[str, list[Job]]:
-        """Return up to `limit` queued jobs of this rank for each of these queues, by queue, the oldest first. A paused
-        queue has none, except of the rank of forced jobs."""
+    def lines(self, queues: Collection[str], limit: int) -> dict[int, dict[str, list[Job]]]:
+        """Return the queued jobs of these queues by rank and queue, up to `limit` of each, the oldest first. A paused
+        queue has only forced jobs."""
         ...

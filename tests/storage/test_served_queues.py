@@ -125,7 +125,7 @@ def test_workers_of_other_tasks_leave_a_new_queue_alone(crew: Crew) -> None:
     job = ann.enqueue("send", queue="bulk")
     until(lambda: crew.state(job.id) is COMPLETED, "it is done")
 
-    assert "bulk" not in crew._running[1][0].floor.served.queues
+    assert "bulk" not in crew._running[1][0].executors.served_queues.queues
     assert [event.kind.value for event in job.events()] == ["added", "reserved", "started", "completed"]
 
 
@@ -155,7 +155,7 @@ def test_a_queue_in_which_others_take_what_is_unknown_here_is_left_to_them_for_a
     crew.start(crew.app("send"))
 
     until(lambda: crew.state("a" * 16) is SCHEDULED, "it is handed back")
-    served = crew._running[0][0].floor.served
+    served = crew._running[0][0].executors.served_queues
     assert served.is_of_others("bulk")
     assert "bulk" not in served.queues
 
@@ -167,7 +167,7 @@ def test_a_queue_in_which_nothing_waits_that_is_known_here_is_left_for_a_while(c
     crew.start(crew.app("send"))
 
     until(lambda: any(crew.state(job.id) is SCHEDULED for job in strangers), "one is handed back")
-    until(lambda: "bulk" not in crew._running[0][0].floor.served.queues, "the queue is left")
+    until(lambda: "bulk" not in crew._running[0][0].executors.served_queues.queues, "the queue is left")
 
 
 def test_by_age_the_oldest_goes_first_whatever_its_queue(crew: Crew) -> None:

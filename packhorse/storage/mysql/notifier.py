@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from packhorse.storage.beds import Beds
+from packhorse.storage.waiters import Waiters
 
 _FIRST_LOOK = 0.005
 _LAST_LOOK = 1.0
@@ -27,7 +27,7 @@ class Notifier:
     def _reset(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.RLock()  # reentrant: a signal handler may interrupt the thread that holds it
-        self._waiters = Beds(self._lock)
+        self._waiters = Waiters(self._lock)
         self._interrupts = 0
         self._seen = 0  # how many of them the waiters have seen
         self._pause = _FIRST_LOOK
@@ -38,16 +38,16 @@ class Notifier:
         with self._lock:
             self._pause = _FIRST_LOOK
             if queues:
-                self._waiters.ring(queues)
+                self._waiters.wake_one(queues)
             else:
-                self._waiters.ring_for_any()
+                self._waiters.wake_one_of_each()
 
     def interrupt(self) -> None:
         """Wake all waiters of this process, and any thread that is about to wait."""
         self._reset_after_fork()
         with self._lock:
             self._interrupts += 1
-            self._waiters.call_all()
+            self._waiters.recheck_all()
 
     def wait(self, timeout: float, queues: Sequence[str] = ()) -> bool:
         """Wait until notified, interrupted, work in these queues is seen, or `timeout` seconds are over."""
@@ -64,7 +64,7 @@ class Notifier:
             if left <= 0:
                 return self._interrupts != seen
             with self._lock:
-                if self._waiters.sleep(min(left, self._pause), queues, lambda: self._interrupts != seen):
+                if self._waiters.wait(min(left, self._pause), queues, lambda: self._interrupts != seen):
                     return True
             if queues and self._pause < left and self._has_work(queues):
                 self._pause = _FIRST_LOOK
