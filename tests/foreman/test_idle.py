@@ -29,11 +29,10 @@ from packhorse.foreman.processes import WorkerGroup
 from packhorse.foreman.worker_handle import WorkerHandle
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
-from packhorse.storage.mysql import upkeep as mysql_upkeep
 from packhorse.storage.postgres import Postgres
-from packhorse.storage.postgres import upkeep as postgres_upkeep
 from packhorse.storage.records import WorkerInfo
 from packhorse.storage.redis import upkeep as redis_upkeep
+from packhorse.storage.sql import server as sql_server
 from packhorse.worker.fetcher import Fetcher
 from tests import mysql_server, postgres_server, redis_server
 from tests.storage.conftest import chosen_storages
@@ -166,8 +165,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     for module in (heartbeat, poller):
         monkeypatch.setattr(module, "boot_time", lambda: clock() / SECOND)
     monkeypatch.setattr(random, "uniform", lambda least, most: (least + most) / 2)
-    for upkeep in (mysql_upkeep, postgres_upkeep, redis_upkeep):  # however slow this machine is just now
-        monkeypatch.setattr(upkeep, "_FRESH", math.inf)
+    # However slow this machine is just now.
+    monkeypatch.setattr(sql_server, "FRESH", math.inf)
+    monkeypatch.setattr(redis_upkeep, "_FRESH", math.inf)
     return clock
 
 

@@ -107,7 +107,7 @@ def test_a_statement_has_all_its_parts_and_is_one(name: str) -> None:
 def test_a_statement_is_used(name: str) -> None:
     code = "".join(file.read_text("utf-8") for place in (SQLITE, SHARED) for file in place.glob("*.py"))
 
-    assert f'SQL["{name}"]' in code or f'self._sql["{name}"]' in code
+    assert f'SQL["{name}"]' in code or f'sql["{name}"]' in code
 
 
 def test_the_migrations_are_there() -> None:
