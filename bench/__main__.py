@@ -1,4 +1,4 @@
-"""`make bench` and `make bench-quick`: run the race, print its tables, write the page, fail when a floor is missed."""
+"""`make bench` and `make bench-quick`: run the race, print tables, write the page; exit 1 when a target is missed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from bench import contender, environment, storages
 from bench.chart import chart
 from bench.figure import GROUPS
-from bench.floors import floors
 from bench.machine import is_busy, machine
 from bench.page import page
 from bench.plan import FULL, QUICK, Plan
@@ -23,7 +22,8 @@ from bench.storages.postgres import Postgres
 from bench.storages.redis import Redis
 from bench.storages.sqlite import SQLite
 from bench.storages.storage import NoServer, Storage
-from bench.table import calls_table, floor_table, race_table, strain_table
+from bench.table import calls_table, race_table, stress_table, target_table
+from bench.targets import targets
 
 _RESULTS = environment.ROOT / ".bench" / "results.json"
 _DOCS = environment.ROOT / "docs"
@@ -46,7 +46,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _names(known: Collection[str]) -> Callable[[str], list[str]]:
-    """Reads names with commas between them, each of which must be known."""
+    """A parser of comma-separated names that rejects unknown ones."""
 
     def names(text: str) -> list[str]:
         given = text.split(",")
@@ -60,22 +60,22 @@ def _names(known: Collection[str]) -> Callable[[str], list[str]]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one short lap, on SQLite and Redis")
-    parser.add_argument("--laps", type=int, help="how often everything is run; medians count (3)")
-    parser.add_argument("--peers", type=_names(contender.TITLES), help="only these, e.g. packhorse,huey")
-    parser.add_argument("--storages", type=_names(_STORAGES), help="only these, e.g. sqlite,redis")
+    parser.add_argument("--laps", type=int, help="number of laps; the tables show medians (3)")
+    parser.add_argument("--peers", type=_names(contender.TITLES), help="only these peers, e.g. packhorse,huey")
+    parser.add_argument("--storages", type=_names(_STORAGES), help="only these storages, e.g. sqlite,redis")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md and docs/benchmarks.svg")
-    parser.add_argument("--redraw", action="store_true", help="write them again from the results of the last whole run")
+    parser.add_argument("--redraw", action="store_true", help="write both from the results of the last full run")
     return parser
 
 
 def _run(options: argparse.Namespace) -> Results:
     plan, where = _plan(options), machine()
     if is_busy():
-        print(f"Others are at work here, so these figures will mean little: {where}", file=sys.stderr)
+        print(f"This machine is busy, so these figures mean little: {where}", file=sys.stderr)
     names = options.storages or (_QUICK_STORAGES if options.quick else list(_STORAGES))
     with ExitStack() as stack:
         running = _start(names, stack)
-        race = Race(contender.enrol(options.peers or list(contender.TITLES), list(running)), running, plan)
+        race = Race(contender.install_contenders(options.peers or list(contender.TITLES), list(running)), running, plan)
         race.run()
         return Results(
             date=time.strftime("%-d %B %Y", time.gmtime()),
@@ -85,7 +85,7 @@ def _run(options: argparse.Namespace) -> Results:
             storages={name: storage.version for name, storage in running.items()},
             rows=race.rows(),
             limits=race.limits(),
-            strains=race.strains(),
+            stress=race.stress(),
             crash_patience=plan.crash_patience,
         )
 
@@ -96,29 +96,29 @@ def _plan(options: argparse.Namespace) -> Plan:
 
 
 def _start(names: Sequence[str], stack: ExitStack) -> dict[str, Storage]:
-    """The storages that can be had here; which are left out, and why, is said."""
+    """Start the servers that are installed here; print which are skipped, and why."""
     running: dict[str, Storage] = {}
     for name in names:
         try:
             running[name] = stack.enter_context(_STORAGES[name]())
         except NoServer as error:
-            print(f"{storages.TITLES[name]} is left out: {error}", file=sys.stderr)
+            print(f"{storages.TITLES[name]} is skipped: {error}", file=sys.stderr)
     return running
 
 
 def _show(results: Results) -> int:
-    """Print every table; 1 when a floor is not reached, else 0."""
-    demands = floors(results)
+    """Print every table. Return 1 when a target is missed, else 0."""
+    checked = targets(results)
     tables = [race_table(results, group) for group in GROUPS]
-    tables += [strain_table(results), calls_table(results), floor_table(demands)]
+    tables += [stress_table(results), calls_table(results), target_table(checked)]
     print(f"\n{results.date}, {results.machine}, laps: {results.laps}")
     for table in tables:
         if table.rows:
             print(f"\n{table.text()}")
     for row in results.rows:
-        for trouble in row.troubles:
-            print(f"\nfailed: {trouble}")
-    return 0 if all(floor.is_reached for floor in demands) else 1
+        for error in row.errors:
+            print(f"\nfailed: {error}")
+    return 0 if all(target.is_reached for target in checked) else 1
 
 
 if __name__ == "__main__":

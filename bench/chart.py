@@ -1,4 +1,4 @@
-"""The chart of the race: an SVG of bar charts, drawn by hand, that follows the reader's light or dark scheme.
+"""The chart of the race: an SVG of bar charts, that follows the reader's light or dark scheme.
 
 `chart` is called by `bench.page`. Each panel sorts its own bars, the best first; Packhorse's are coloured.
 """
@@ -46,7 +46,7 @@ class Bar(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """One figure of everybody."""
+    """One figure of all contenders."""
 
     title: str
     note: str
@@ -129,7 +129,7 @@ def _draw(panel: Panel, left: int, top: int) -> str:
 
 
 def _length(value: float, values: list[float], *, is_logarithmic: bool) -> float:
-    """How long a bar is. On the logarithmic scale the shortest keeps a tenth, so that it can be seen."""
+    """The length of a bar. On the logarithmic scale the shortest keeps a tenth, so that it stays visible."""
     high = max(values)
     if not is_logarithmic:
         return max(1.0, _SCALE_WIDTH * value / high) if high else 1.0

@@ -1,4 +1,4 @@
-"""A contender: a peer on one of its storages, with the facts that its `app.py` tells from its own environment."""
+"""A contender: a peer on one of its storages, and the facts that its `app.py` states."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ TITLES = {
     "procrastinate": "Procrastinate",
     "chancy": "Chancy",
 }
-"""Every peer, as the tables list them."""
+"""Every peer, in the order of the tables."""
 _PATIENCE = 600  # seconds; a million jobs are enqueued in one run
-_TOLD_LINES = 20  # of a traceback
+_TRACEBACK_LINES = 20
 
 
 class Facts(NamedTuple):
-    """What a peer's files say about it; see `bench.peers.Peer`."""
+    """The constants of a peer; see `bench.peers.Peer`."""
 
     pace: dict[str, int]
     slots: int
@@ -43,7 +43,7 @@ class Facts(NamedTuple):
 
 
 def read_facts(peer: str) -> Facts:
-    """Read the constants of `app.py` without importing it, for that works only in its own environment."""
+    """Read the constants of `app.py` without importing it: it imports only in its own environment."""
     tree = ast.parse((environment.PEERS / peer / "app.py").read_text("utf-8"))
     constants = {_target(node): node.value for node in tree.body if isinstance(node, ast.Assign)}
     names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
@@ -88,27 +88,27 @@ class Contender(NamedTuple):
         return self.facts.pace[self.storage]
 
     def ask(self, variables: dict[str, str], what: str, *numbers: float) -> Any:
-        """Run `bench.feed` in its environment; answers what that printed."""
+        """Run `bench.producer` in its environment and return what it printed."""
         module = f"bench.peers.{self.peer}.{self.module}"
-        return json.loads(self.run(variables, "bench.feed", module, what, *map(str, numbers)))
+        return json.loads(self.run(variables, "bench.producer", module, what, *map(str, numbers)))
 
     def run(self, variables: dict[str, str], module: str, *words: str) -> str:
-        """Run a module in its environment; answers the last line that it printed."""
+        """Run a module in its environment and return the last line that it printed."""
         command = [str(self.python), "-m", module, *words]
         around = {**os.environ, "PYTHONPATH": str(environment.ROOT), **variables}
         done = subprocess.run(command, env=around, capture_output=True, text=True, timeout=_PATIENCE, check=False)
         if done.returncode:
-            *before, last = done.stderr.strip().splitlines() or ["it said nothing"]
-            raise RuntimeError("\n".join([f"{self.name}, {' '.join(words)}: {last}", *before[-_TOLD_LINES:]]))
+            *before, last = done.stderr.strip().splitlines() or ["no output"]
+            raise RuntimeError("\n".join([f"{self.name}, {' '.join(words)}: {last}", *before[-_TRACEBACK_LINES:]]))
         return done.stdout.splitlines()[-1]
 
     def processes_for(self, slots: int) -> int:
-        """How many of its processes run so many jobs at once."""
+        """The number of its processes that together have this many slots."""
         return max(1, slots // self.facts.slots)
 
 
-def enrol(peers: Sequence[str], on: Sequence[str]) -> list[Contender]:
-    """The contenders on these storages, storage by storage, installed."""
+def install_contenders(peers: Sequence[str], on: Sequence[str]) -> list[Contender]:
+    """Install the contenders and return them, storage by storage."""
     facts = {peer: read_facts(peer) for peer in peers}
     chosen = [Contender(peer, name, facts[peer]) for name in on for peer in peers if name in facts[peer].pace]
     for peer in dict.fromkeys(contender.peer for contender in chosen):

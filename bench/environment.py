@@ -1,4 +1,4 @@
-"""A contender's virtual environment below `.bench/`, made from its `requirements.txt` whenever that has changed."""
+"""A contender's virtual environment below `.bench/`, made from its `requirements.txt` when that changes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def python_of(peer: str) -> Path:
 
 
 def requirements(peer: str) -> str:
-    """Its pinned versions, a package a line."""
+    """Its pinned versions, one package per line."""
     return (PEERS / peer / "requirements.txt").read_text("utf-8")
 
 
 def install(peer: str) -> None:
-    """Make sure that a peer's environment is what its requirements say. The network is needed only if it is not."""
+    """Bring a peer's environment up to date. Uses the network only when its requirements changed."""
     place, ready = _ENVIRONMENTS / peer, _ENVIRONMENTS / peer / ".ready"
     wanted = f"{sys.version}\n{requirements(peer)}"
     if ready.exists() and ready.read_text() == wanted:

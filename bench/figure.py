@@ -1,4 +1,4 @@
-"""The figures: their names in code, their headings in tables, and how they are written."""
+"""The figures: their names in code, their headings in tables, and their number of digits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Figure(NamedTuple):
     digits: int = 0
 
     def text(self, value: float | None) -> str:
-        """As the tables write it.
+        """The value as text for a table.
 
         >>> Figure("drain_one", "drain").text(12345.6)
         '12,346'
@@ -49,7 +49,7 @@ LATENCY = Group(
         Figure("half_rate", "half load, jobs/s"),
     ),
 )
-PRESENCE = Group(
+IDLE = Group(
     "Ten slots, idle",
     (
         Figure("idle_cpu", "CPU, % of a core", 2),
@@ -66,9 +66,9 @@ CRASH = Group(
     (
         Figure("crash_finished", "finished of 200"),
         Figure("crash_in_flight", "in flight"),
-        Figure("crash_rerun", "last of these again after, s", 1),
+        Figure("crash_rerun", "last of these rerun after, s", 1),
         Figure("crash_seconds", "last job done after, s", 1),
         Figure("crash_twice", "finished ones run again"),
     ),
 )
-GROUPS = (THROUGHPUT, LATENCY, PRESENCE, CRASH)
+GROUPS = (THROUGHPUT, LATENCY, IDLE, CRASH)

@@ -1,4 +1,4 @@
-"""What the race was run on, in one line."""
+"""The machine that runs the race, in one line."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _QUIET = 0.25  # of the cores
 
 
 def machine() -> str:
-    """Processor, cores, memory, system, how busy it is now, and whether we go before others.
+    """Processor, cores, memory, system, load, and whether the run has real-time priority.
 
-    Linux tells the first and the third in `/proc`; elsewhere they are left out.
+    Processor and memory come from `/proc`, so they are missing on systems other than Linux.
     """
     parts = [_processor(), f"{os.cpu_count()} cores", _memory(), _system(), f"kernel {platform.release()}", _load()]
     parts.append(_precedence())
@@ -20,7 +20,7 @@ def machine() -> str:
 
 
 def is_busy() -> bool:
-    """Whether others use so much of it that figures mean little."""
+    """Whether other programs use so much of the machine that figures mean little."""
     return os.getloadavg()[0] > _QUIET * (os.cpu_count() or 1)
 
 
@@ -29,7 +29,7 @@ def _load() -> str:
 
 
 def _precedence() -> str:
-    """Where others have to work on the same machine, `chrt -f 50 make bench` keeps them out of the figures."""
+    """On a shared machine, `chrt -f 50 make bench` keeps other programs out of the figures."""
     is_real_time = hasattr(os, "sched_getscheduler") and os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR)
     return "real-time priority for all contenders and servers" if is_real_time else ""
 
@@ -51,7 +51,7 @@ def _system() -> str:
 
 
 def _line(path: str, name: str) -> str:
-    """The value behind a name in a file of `name : value`."""
+    """The value of a name in a file of `name : value` lines."""
     try:
         lines = Path(path).read_text().splitlines()
     except OSError:

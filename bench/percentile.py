@@ -1,4 +1,4 @@
-"""Percentiles and medians of what was measured."""
+"""Percentiles and medians of measurements."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How much is measured: the whole race in about 45 minutes, or what is done in less than five.
+"""How much a run measures: the full race takes about 45 minutes, the quick one less than five.
 
-What varies from run to run is measured in every lap. What does not, or takes long, is measured in the first lap only:
-the cost of idling, the crashes, Packhorse under strain.
+Every lap measures what varies from run to run. Only the first lap measures what does not vary or takes long: the cost
+of idling, the crashes, Packhorse under stress.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ class Plan(NamedTuple):
 
     laps: int
     single: int  # jobs enqueued one by one
-    many: int  # jobs enqueued in bulk, where that is possible
-    drain_seconds: float  # how long a drain should last, by the contender's pace
+    many: int  # jobs enqueued in bulk, if the peer has such a call
+    drain_seconds: float  # planned duration of a drain
     has_two: bool  # drain with two processes as well
     latency_seconds: float
-    half_seconds: float  # at half load; 0: not at all
+    half_seconds: float  # at half load; 0 skips it
     idle_seconds: float
-    crash_patience: float  # seconds after the restart; 0: no crash
-    crashes_at_once: int  # they mostly wait
-    strain: int  # jobs waiting in the deep backlog; 0: no strain
+    crash_patience: float  # seconds after the restart; 0 skips crashes
+    crashes_at_once: int  # crash trials that run in parallel: they mostly wait
+    stress: int  # jobs waiting in the deep backlog; 0 skips stress
 
 
 FULL = Plan(
@@ -36,7 +36,7 @@ FULL = Plan(
     idle_seconds=10,
     crash_patience=90,
     crashes_at_once=6,
-    strain=1_000_000,
+    stress=1_000_000,
 )
 QUICK = Plan(
     laps=1,
@@ -49,5 +49,5 @@ QUICK = Plan(
     idle_seconds=5,
     crash_patience=0,
     crashes_at_once=1,
-    strain=0,
+    stress=0,
 )

@@ -1,4 +1,4 @@
-"""The results of a run: what was measured, on what, with what; kept as JSON, from which the page can be drawn again."""
+"""The results of a run, saved as JSON, from which `--redraw` makes the page."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from bench.disciplines import Figures
+from bench.measurements import Figures
 
 
 @dataclass
 class Row:
-    """A contender's medians, and who it is."""
+    """A contender and its medians."""
 
     peer: str
     storage: str
@@ -19,12 +19,12 @@ class Row:
     versions: dict[str, str]
     setting: str
     figures: Figures
-    troubles: list[str] = field(default_factory=list)  # disciplines that it did not get through
+    errors: list[str] = field(default_factory=list)  # messages of measurements that failed
 
 
 @dataclass
 class Results:
-    """Everything that tables, chart and floors are made from."""
+    """The input of tables, chart and targets."""
 
     date: str
     machine: str
@@ -33,15 +33,15 @@ class Results:
     storages: dict[str, str]  # name -> version and settings
     rows: list[Row]
     limits: dict[str, Figures]  # storage -> bare loops, and Packhorse's calls without workers
-    strains: dict[str, Figures]  # storage -> drain under each strain
+    stress: dict[str, Figures]  # storage -> drain under each stress
     crash_patience: float = 90.0  # seconds
 
     def row(self, peer: str, storage: str) -> Row | None:
-        """The contender's row, if it took part."""
+        """The contender's row, or None if it did not take part."""
         return next((row for row in self.rows if (row.peer, row.storage) == (peer, storage)), None)
 
     def peers_of(self, storage: str) -> list[Row]:
-        """Everybody else on this storage."""
+        """The rows of the peers on this storage."""
         return [row for row in self.rows if row.storage == storage and row.peer != "packhorse"]
 
 
@@ -51,5 +51,5 @@ def save(results: Results, path: Path) -> None:
 
 
 def load(path: Path) -> Results:
-    told = json.loads(path.read_text("utf-8"))
-    return Results(**told | {"rows": [Row(**row) for row in told["rows"]]})
+    content = json.loads(path.read_text("utf-8"))
+    return Results(**content | {"rows": [Row(**row) for row in content["rows"]]})

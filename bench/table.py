@@ -1,23 +1,23 @@
-"""Tables: the same cells as aligned text for a terminal, and as Markdown for the page."""
+"""Tables, as aligned text for a terminal and as Markdown for the page."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from bench.disciplines import Figures
-from bench.disciplines.strain import STRAINS
 from bench.figure import CRASH, THROUGHPUT, Figure, Group
-from bench.floors import Floor
+from bench.measurements import Figures
+from bench.measurements.stress import STRESS_KINDS
 from bench.results import Results, Row
 from bench.storages import TITLES
+from bench.targets import Target
 
 _RATE = Figure("rate", "")
 _SHARE = Figure("share", "", 2)
 
 
 class Table(NamedTuple):
-    """A heading for each column; the first `names` columns are words, the others figures."""
+    """Headings and rows. The first `names` columns are text, the others figures."""
 
     title: str
     headings: tuple[str, ...]
@@ -43,7 +43,7 @@ class Table(NamedTuple):
 
 
 def race_table(results: Results, group: Group) -> Table:
-    """Everybody's figures of one group; with the bare loops, if it is about throughput."""
+    """The figures of one group for all contenders; the throughput table includes the bare loops."""
     rows: list[tuple[str, ...]] = []
     for storage, title in TITLES.items():
         figures = [(row.title, row.figures) for row in results.rows if row.storage == storage]
@@ -59,18 +59,18 @@ def race_table(results: Results, group: Group) -> Table:
 
 
 def _never(results: Results, figures: Figures, cells: list[str]) -> list[str]:
-    """Of a crash: after how long the last job was done says nothing where one was never done."""
+    """If jobs of a crash never finished, replace the time of the last one."""
     if not figures.get("crash_lost"):
         return cells
-    told = {"crash_seconds": f"not in {results.crash_patience:.0f}"}
-    return [told.get(figure.name, cell) for figure, cell in zip(CRASH.figures, cells, strict=True)]
+    replaced = {"crash_seconds": f"not in {results.crash_patience:.0f}"}
+    return [replaced.get(figure.name, cell) for figure, cell in zip(CRASH.figures, cells, strict=True)]
 
 
-def strain_table(results: Results) -> Table:
-    """Packhorse's drain and bulk enqueueing under each strain, with the ratio to the plain figure."""
+def stress_table(results: Results) -> Table:
+    """Packhorse's drain and bulk enqueue for each kind of stress, with the ratio to the plain figure."""
     rows: list[tuple[str, ...]] = []
-    for storage, figures in results.strains.items():
-        for kind, words in STRAINS.items():
+    for storage, figures in results.stress.items():
+        for kind, words in STRESS_KINDS.items():
             cells = []
             for what in ("drain", "many"):
                 rate, plain = figures.get(f"{kind}_{what}"), figures.get(f"plain_{what}")
@@ -78,7 +78,7 @@ def strain_table(results: Results) -> Table:
                 cells += [_RATE.text(rate), _SHARE.text(share)]
             rows.append((words, TITLES[storage], *cells))
     headings = ("waiting jobs", "storage", "drain/s, 1 process", "of plain", "enqueue_many/s", "of plain")
-    return Table("Packhorse under strain", headings, rows, names=2)
+    return Table("Packhorse under stress", headings, rows, names=2)
 
 
 def calls_table(results: Results) -> Table:
@@ -96,22 +96,22 @@ def calls_table(results: Results) -> Table:
     return Table("Packhorse's calls, without workers", ("", "storage", "jobs/s"), rows, names=2)
 
 
-def floor_table(floors: list[Floor]) -> Table:
-    """What was demanded, and what became of it; what this run has not measured is left out."""
+def target_table(targets: list[Target]) -> Table:
+    """Every target that this run measured, with its figure."""
     rows = []
-    for floor in floors:
-        if floor.figure is None:
+    for target in targets:
+        if target.figure is None:
             continue
-        figure = f"{floor.figure:,.2f} {floor.unit}".rstrip()
-        bound = f"{'≤' if floor.is_ceiling else '≥'} {floor.bound:,.2f} {floor.unit}".rstrip()
-        rows.append((TITLES[floor.storage], floor.what, floor.verdict, figure, bound))
-    return Table("Floors", ("storage", "Packhorse's …", "", "figure", "floor"), rows, names=3)
+        figure = f"{target.figure:,.2f} {target.unit}".rstrip()
+        bound = f"{'≤' if target.is_maximum else '≥'} {target.bound:,.2f} {target.unit}".rstrip()
+        rows.append((TITLES[target.storage], target.what, target.verdict, figure, bound))
+    return Table("Targets", ("storage", "Packhorse's …", "", "figure", "target"), rows, names=3)
 
 
 def setting_table(rows: list[Row]) -> Table:
-    """Who ran, in which version, with which settings."""
-    told: dict[str, tuple[str, ...]] = {}
+    """Every contender with its versions and settings."""
+    found: dict[str, tuple[str, ...]] = {}
     for row in rows:
         versions = ", ".join(f"{name} {version}" for name, version in row.versions.items())
-        told.setdefault(row.title, (row.title, versions, row.setting))
-    return Table("Versions and settings", ("", "versions", "settings"), list(told.values()), names=3)
+        found.setdefault(row.title, (row.title, versions, row.setting))
+    return Table("Versions and settings", ("", "versions", "settings"), list(found.values()), names=3)

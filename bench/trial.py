@@ -1,4 +1,4 @@
-"""A trial: one contender on an empty storage with an empty ledger. Everything it started is killed when it closes."""
+"""A trial: one contender on an empty storage with an empty run log. Closing it kills all its processes."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
-from bench import environment, family, ledger, peers
+from bench import environment, peers, processes, run_log
 from bench.contender import Contender
-from bench.ledger import Ledger
+from bench.run_log import RunLog
 from bench.storages.storage import Storage
-from bench.waiting import wait_until
+from bench.wait import wait_until
 
 _ENDING_SECONDS = 10
-_BLINK_SECONDS = 0.01  # a process that is just becoming another program shows no environment for a moment
+_BLINK_SECONDS = 0.01  # a process in the middle of exec shows no environment for a moment
 
 
 class Trial:
-    """Feeds a contender, starts and kills its workers, and counts what has run."""
+    """Enqueues jobs, starts and kills workers, and waits for jobs to run."""
 
     def __init__(self, contender: Contender, storage: Storage, **variables: str) -> None:
         self.contender = contender
         self.storage = storage
         self._temporary = tempfile.TemporaryDirectory(prefix="packhorse-bench-", ignore_cleanup_errors=True)
         self._folder = Path(self._temporary.name)
-        self.ledger = Ledger(self._folder / "ledger")
+        self.run_log = RunLog(self._folder / "run_log")
         self._variables = {
             peers.VARIABLE: storage.fresh(self._folder),
-            ledger.VARIABLE: str(self.ledger.path),
+            run_log.VARIABLE: str(self.run_log.path),
             **variables,
         }
         self._roots: list[subprocess.Popen[bytes]] = []
@@ -45,11 +45,11 @@ class Trial:
         self._temporary.cleanup()
 
     def feed(self, what: str, *numbers: float) -> Any:
-        """See `bench.feed.Producer`."""
+        """See `bench.producer.Producer`."""
         return self.contender.ask(self._variables, what, *numbers)
 
     def start(self, processes: int) -> float:
-        """Start its workers; answers when."""
+        """Start its workers; return when."""
         commands = self.feed("work", processes)
         began = time.monotonic()
         with (self._folder / "log").open("ab") as log:
@@ -68,14 +68,14 @@ class Trial:
         return began
 
     def processes(self) -> list[int]:
-        """Its living processes, the oldest first."""
-        return family.members(ledger.VARIABLE, self.ledger.path)
+        """Its living processes, oldest first."""
+        return processes.members(run_log.VARIABLE, self.run_log.path)
 
     def kill(self) -> None:
-        """Kill all its processes, and see that they are gone."""
+        """Kill all its processes and wait until they are gone."""
 
         def is_over() -> bool:
-            family.kill(self.processes())
+            processes.kill(self.processes())
             time.sleep(_BLINK_SECONDS)
             return not self.processes()
 
@@ -85,17 +85,17 @@ class Trial:
         self._roots.clear()
 
     def wait_for(self, entries: int, seconds: float) -> None:
-        """Until the ledger has so many entries. If it takes longer, or nobody is left to write them: TimeoutError."""
+        """Wait until the run log has this many entries. Raise TimeoutError if it takes longer or all workers ended."""
 
         def is_there() -> bool:
             if all(root.poll() is not None for root in self._roots):
                 raise TimeoutError("its workers have ended")
-            return len(self.ledger) >= entries
+            return len(self.run_log) >= entries
 
         try:
             wait_until(is_there, seconds, "waiting")
         except TimeoutError as error:
-            missing = f"{len(self.ledger):,} of {entries:,} entries are there"
+            missing = f"{len(self.run_log):,} of {entries:,} entries are there"
             raise TimeoutError(f"{self.contender.name}: {missing}, {error}\n{self._log()}") from None
 
     def _log(self) -> str:

@@ -1,6 +1,6 @@
 """Packhorse: background jobs for Python that are never lost.
 
-Everything a program needs is imported from here; what is not in `__all__` may change without notice.
+Programs import everything from here; what is not in `__all__` may change without notice.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Other processes for tests: forked ones that share this one's objects, and fresh ones that run a script.
+"""Child processes for tests: forked ones that share this process's objects, and fresh ones that run a script.
 
-Nothing here sleeps for luck: `until` polls for a condition with a deadline, and every child is ended by its own id.
+`until` polls for a condition with a deadline. Every child is killed by its own process id.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PATIENCE = 60.0
-"""Seconds that anything may take which takes a moment: the machine may have much else to do."""
-NOBODY = 65_534
+"""Seconds that a short operation may take on a busy machine."""
+UNPRIVILEGED = 65_534
 
 
 def until(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
-    """Come back when the condition holds; fail when it does not within so many seconds."""
+    """Return when the condition holds; fail if it does not within this time."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
@@ -34,82 +34,82 @@ def until(condition: Callable[[], object], what: str, seconds: float = PATIENCE)
 
 
 class Parent:
-    """How a forked child speaks with its parent."""
+    """The end of a forked child: it sends values to its parent."""
 
-    def __init__(self, mouth: int, ear: int) -> None:
-        self._mouth = mouth
-        self._ear = ear
+    def __init__(self, write_end: int, read_end: int) -> None:
+        self._write_end = write_end
+        self._read_end = read_end
 
-    def say(self, value: object, kind: str = "said") -> None:
-        """Tell the parent something that can be JSON."""
-        os.write(self._mouth, json.dumps([kind, value]).encode() + b"\n")
+    def send(self, value: object, kind: str = "value") -> None:
+        """Send a JSON value to the parent."""
+        os.write(self._write_end, json.dumps([kind, value]).encode() + b"\n")
 
-    def wait_for_nod(self) -> None:
-        """Go on when the parent nods."""
-        assert os.read(self._ear, 1), "the parent is gone"
+    def wait(self) -> None:
+        """Wait until the parent calls `proceed`."""
+        assert os.read(self._read_end, 1), "the parent is gone"
 
 
 class Forked:
-    """A forked child that runs `work(parent)`. What it says is heard here, one JSON value at a time."""
+    """A forked child that runs `work(parent)`. `receive` returns the values it sends, one at a time."""
 
     def __init__(self, work: Callable[[Parent], object], *, as_nobody: bool = False) -> None:
-        self._ear, childs_mouth = os.pipe()
-        childs_ear, self._mouth = os.pipe()
+        self._read_end, childs_write_end = os.pipe()
+        childs_read_end, self._write_end = os.pipe()
         self._rest = b""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # forking beside threads is what is being tested
+            warnings.simplefilter("ignore", DeprecationWarning)  # these tests fork beside threads
             self.pid = os.fork()
         if self.pid == 0:
-            os.close(self._ear)
-            os.close(self._mouth)
-            _run(work, Parent(childs_mouth, childs_ear), as_nobody)
-        os.close(childs_mouth)
-        os.close(childs_ear)
+            os.close(self._read_end)
+            os.close(self._write_end)
+            _run(work, Parent(childs_write_end, childs_read_end), as_nobody)
+        os.close(childs_write_end)
+        os.close(childs_read_end)
 
-    def hear(self, seconds: float = PATIENCE) -> Any:
-        """The next thing that the child says; its error, if it had one, is raised here as text."""
+    def receive(self, seconds: float = PATIENCE) -> Any:
+        """Return the next value from the child; raise its error, if it failed, as text."""
         deadline = time.monotonic() + seconds
         while b"\n" not in self._rest:
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self._ear], [], [], left)[0]:
-                raise AssertionError(f"the child has said nothing for {seconds} s")
-            part = os.read(self._ear, 65_536)
-            assert part, "the child ended without a word"
+            if left <= 0 or not select.select([self._read_end], [], [], left)[0]:
+                raise AssertionError(f"the child sent nothing for {seconds} s")
+            part = os.read(self._read_end, 65_536)
+            assert part, "the child ended without a value"
             self._rest += part
         line, _, self._rest = self._rest.partition(b"\n")
         kind, value = json.loads(line)
-        assert kind == "said", f"in the child: {value}"
+        assert kind == "value", f"in the child: {value}"
         return value
 
-    def nod(self) -> None:
-        """Let the child go on."""
-        os.write(self._mouth, b"!")
+    def proceed(self) -> None:
+        """Let the child continue after `wait`."""
+        os.write(self._write_end, b"!")
 
     def end(self) -> None:
-        """Take leave of the child, alive or not."""
+        """Kill the child if it lives, and reap it."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
-        os.close(self._ear)
-        os.close(self._mouth)
+        os.close(self._read_end)
+        os.close(self._write_end)
 
 
 def _run(work: Callable[[Parent], object], parent: Parent, as_nobody: bool) -> None:
     try:
-        if as_nobody and os.getuid() == 0:  # file permissions mean nothing to root
+        if as_nobody and os.getuid() == 0:  # root ignores file permissions
             os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
+            os.setgid(UNPRIVILEGED)
+            os.setuid(UNPRIVILEGED)
         work(parent)
     except BaseException:
-        parent.say(traceback.format_exc(), "raised")
+        parent.send(traceback.format_exc(), "raised")
     finally:
-        os._exit(0)  # no clean-up: everything else in this process belongs to the parent
+        os._exit(0)  # no clean-up: the rest of this process belongs to the parent
 
 
 @contextlib.contextmanager
 def forked(work: Callable[[Parent], object], *, as_nobody: bool = False) -> Iterator[Forked]:
-    """A forked child for the length of the block."""
+    """Run a forked child during the block."""
     child = Forked(work, as_nobody=as_nobody)
     try:
         yield child
@@ -118,13 +118,13 @@ def forked(work: Callable[[Parent], object], *, as_nobody: bool = False) -> Iter
 
 
 def in_child(work: Callable[[], object], *, as_nobody: bool = False, seconds: float = PATIENCE) -> Any:
-    """What `work` answers in a forked child."""
-    with forked(lambda parent: parent.say(work()), as_nobody=as_nobody) as child:
-        return child.hear(seconds)
+    """Run `work` in a forked child and return its result."""
+    with forked(lambda parent: parent.send(work()), as_nobody=as_nobody) as child:
+        return child.receive(seconds)
 
 
 def program(module: str, *arguments: object) -> subprocess.Popen[str]:
-    """A fresh interpreter that runs `python -m module arguments`; stdin and stdout are pipes."""
+    """Start `python -m module arguments`; stdin, stdout and stderr are pipes."""
     return subprocess.Popen(
         [sys.executable, "-m", module, *map(str, arguments)],
         stdin=subprocess.PIPE,
@@ -138,7 +138,7 @@ def program(module: str, *arguments: object) -> subprocess.Popen[str]:
 
 @contextlib.contextmanager
 def running(*programs: subprocess.Popen[str]) -> Iterator[None]:
-    """The programs for the length of the block; those still alive at its end are killed."""
+    """Keep the programs during the block; kill those that still run at its end."""
     try:
         yield
     finally:

@@ -24,9 +24,9 @@ import pymysql
 import pytest
 from pymysql.constants import CLIENT
 
+from tests.cpu_time import cpu_time
+from tests.memory_disk import new_directory
 from tests.ports import free_port
-from tests.processor_time import processor_time
-from tests.ram import new_directory
 from tests.small_disk import enlarge_disk, with_small_disk
 
 _NEEDED = (
@@ -120,10 +120,10 @@ class MySQLServer:
         self._process.wait()
         self._process = None
 
-    def processor_time(self) -> float:
+    def cpu_time(self) -> float:
         """Seconds that it has worked so far."""
         assert self._process is not None
-        return processor_time([self._process.pid])
+        return cpu_time([self._process.pid])
 
     def stop(self) -> None:
         """In good order."""

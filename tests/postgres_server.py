@@ -24,8 +24,8 @@ import psycopg
 import pytest
 
 from tests.children import until
+from tests.memory_disk import new_directory
 from tests.ports import free_port
-from tests.ram import new_directory
 from tests.small_disk import enlarge_disk, with_small_disk
 
 _NEEDED = (

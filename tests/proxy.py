@@ -1,4 +1,4 @@
-"""A line between a client and a server that can be cut at the worst moment: for tests of lost answers."""
+"""A proxy between a client and a server that can drop answers: for tests of lost answers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 
 class Proxy:
-    """Hands bytes on in both directions, until told otherwise. `url` names its own port."""
+    """Forwards bytes in both directions until it is told to lose answers. `url` names its own port."""
 
     def __init__(self, port: int) -> None:
         self._target = ("127.0.0.1", port)
-        self._door = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._door.getsockname()[1]
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
         self._sockets: list[socket.socket] = []
         self._lock = threading.Lock()
         self._to = b""  # commands that hold these bytes are counted
@@ -44,9 +44,9 @@ class Proxy:
         return self.seen in self._losing
 
     def _open(self) -> None:
-        with contextlib.suppress(OSError):  # the door was closed
+        with contextlib.suppress(OSError):  # the listener was closed
             while True:
-                client, _ = self._door.accept()
+                client, _ = self._listener.accept()
                 with self._lock:
                     self._sockets.append(client)
                 threading.Thread(target=self._serve, args=(client,), daemon=True).start()
@@ -90,8 +90,8 @@ class Proxy:
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
-            self._door.shutdown(socket.SHUT_RDWR)
-        self._door.close()
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
         self.cut()
 
 

@@ -1,4 +1,4 @@
-"""Several real Redis servers that belong together: a master with replicas and sentinels, or a cluster."""
+"""Groups of Redis servers: a master with a replica and sentinels, or a cluster."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ SERVICE = "jobs"
 
 
 class Watched:
-    """A master and its replica, watched by three sentinels. They are patient, since the machine may be busy, until
-    `kill_master`: then they replace it within about two seconds."""
+    """A master, its replica and three sentinels. On a busy machine the sentinels are patient until `kill_master`; then
+    they replace the master within about two seconds."""
 
     def __init__(self, directory: Path) -> None:
         self.master = RedisServer(_made(directory / "first"), "--repl-diskless-sync-delay", "0")
@@ -45,7 +45,7 @@ class Watched:
         until(lambda: self.replica.info("master_link_status") == "up", "the replica follows")
         for sentinel in self.sentinels:
             sentinel.start()
-        until(lambda: all(map(_knows_everybody, self.sentinels)), "the sentinels know each other and the replica")
+        until(lambda: all(map(_knows_all, self.sentinels)), "the sentinels know each other and the replica")
 
     def kill_master(self) -> None:
         self.master.kill()
@@ -53,12 +53,12 @@ class Watched:
             sentinel.command("SENTINEL", "SET", SERVICE, "down-after-milliseconds", 300)
 
     def until_replicated(self) -> None:
-        """Come back when the replica has all that the master has now."""
+        """Wait until the replica has everything that the master has now."""
         offset = int(self.master.info("master_repl_offset"))
         until(lambda: int(self.replica.info("slave_repl_offset")) >= offset, "the replica has it")
 
     def named(self) -> int:
-        """The port of the master, as the first sentinel has it."""
+        """The port of the master according to the first sentinel."""
         _, port = self.sentinels[0].command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
         return int(port)
 
@@ -67,7 +67,7 @@ class Watched:
             server.kill()
 
 
-def _knows_everybody(sentinel: RedisServer) -> bool:
+def _knows_all(sentinel: RedisServer) -> bool:
     reply = sentinel.command("SENTINEL", "MASTER", SERVICE)
     facts = dict(zip(reply[::2], reply[1::2], strict=True))
     return facts[b"num-other-sentinels"] == b"2" and facts[b"num-slaves"] == b"1" and facts[b"flags"] == b"master"
@@ -82,7 +82,7 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        """Only one of the nodes: the others are found."""
+        """The URL names one node; the client discovers the others."""
         return f"redis+cluster://127.0.0.1:{self.nodes[0].port}"
 
     def start(self) -> None:

@@ -1,4 +1,4 @@
-"""A disk of a few megabytes that only one server sees, for the tests of full ones. Only root can give it one."""
+"""A disk of a few megabytes for one server, for tests of full disks. Only root can mount it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 
 def with_small_disk(place: Path, megabytes: int, owner: pwd.struct_passwd | None) -> list[str]:
-    """What to put before a server's command, so that at `place` it finds a disk of this size."""
+    """The command prefix that mounts a disk of this size at `place` for a server."""
     if owner is None or not shutil.which("unshare") or not shutil.which("nsenter"):
         pytest.skip("only root can give a server a disk of its own")
     tried = subprocess.run(["unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", str(place)], check=False)
@@ -23,6 +23,6 @@ def with_small_disk(place: Path, megabytes: int, owner: pwd.struct_passwd | None
 
 
 def enlarge_disk(place: Path, megabytes: int, server_pid: int) -> None:
-    """More room, while the server runs."""
+    """Enlarge the disk while the server runs."""
     inside = ["nsenter", "--mount", "--target", str(server_pid)]
     subprocess.run([*inside, "mount", "-o", f"remount,size={megabytes}m", str(place)], check=True)

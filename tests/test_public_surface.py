@@ -10,6 +10,7 @@ import sys
 import pytest
 
 import packhorse
+from packhorse.conformance.builders import cases
 from packhorse.core import errors
 
 NAMES = [
@@ -34,7 +35,7 @@ def test_nothing_else_is_to_be_seen():
     assert seen - set(packhorse.__all__) <= {"annotations"}
 
 
-@pytest.mark.parametrize("name", [name for name in packhorse.__all__ if name != "__version__"])
+@cases("name", [name for name in packhorse.__all__ if name != "__version__"])
 def test_every_public_name_is_documented(name: str):
     assert (getattr(packhorse, name).__doc__ or "").strip()
 

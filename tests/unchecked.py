@@ -1,4 +1,4 @@
-"""Calls of a storage past the checks that the contract puts before them: for what only a bug, or a hand, can write."""
+"""Call a storage without the checks of the contract, to write what only a bug or a manual change can write."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from packhorse.storage import Storage
 
 
 def unchecked(storage: Storage, name: str) -> Callable[..., Any]:
-    """This call of the storage, without its checks, also where it hands on to a base class.
+    """This method of the storage without its checks, including those of its base classes.
 
     >>> unchecked(storage, "order")(foreman, Order("dance"))
     """

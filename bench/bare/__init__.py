@@ -1,7 +1,7 @@
-"""The limits: plain loops over a storage's driver that write what Packhorse writes, and do nothing else.
+"""The bare loops: they write through a driver what Packhorse writes, and do nothing else.
 
-Same rows or keys, same durability, same batches; no checks, no fences, no retries. What Packhorse adds is the distance
-to these. `bench.bare.__main__` runs them, and sees that Packhorse finds the jobs which they have written.
+Same rows or keys, same durability, same batches; no checks, no fences, no retries. Packhorse adds the rest.
+`bench.bare.__main__` runs them and checks that Packhorse finds the jobs that they wrote.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ RESULT = "1.0"
 OWNER = "a" * 22
 
 
-class Bare(Protocol):
+class BareLoops(Protocol):
     """The two loops."""
 
     def enqueue(self, number: int, batch: int) -> None:
         """Write `number` queued jobs, `batch` at a time."""
 
     def drain(self, batch: int) -> int:
-        """Take and complete everything, a batch's completion and the next taking in one step. Answers how many."""
+        """Complete every job, each batch together with the taking of the next; return how many."""
 
     def close(self) -> None:
-        """Let go of the file or the connection."""
+        """Close the file or the connection."""
 
 
-def open_bare(url: str) -> Bare:
+def open_loops(url: str) -> BareLoops:
     """The loops on an empty storage."""
     if url.startswith("sqlite"):
         from bench.bare.sqlite import BareSQLite

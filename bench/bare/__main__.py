@@ -1,6 +1,6 @@
-"""The bare loops, and beside them Packhorse's calls without workers: `python -m bench.bare URL WHAT NUMBER`, a figure.
+"""The bare loops and Packhorse's calls without workers: `python -m bench.bare URL WHAT NUMBER` prints a figure.
 
-Run in Packhorse's environment, on an empty storage for each figure, by `bench.disciplines.limits`.
+`bench.measurements.bare_loops` runs it in Packhorse's environment, on an empty storage for each figure.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 
-from bench.bare import OWNER, open_bare
+from bench.bare import OWNER, open_loops
 from bench.bare.redis import BareRedis
 from packhorse import Packhorse
 from packhorse.core.outcome import Completed
@@ -21,11 +21,11 @@ from packhorse.storage.records import WorkerInfo
 BATCH = 200
 _BULK = 1_000
 _THREADS = 8
-_AT_ONCE = 500
+_CONCURRENT = 500
 
 
 def rate(number: int, work: Callable[[], object]) -> float:
-    """How many a second, if `work` does `number` of them."""
+    """Run `work`, which does `number` of something; return how many per second."""
     began = time.perf_counter()
     work()
     return number / (time.perf_counter() - began)
@@ -35,19 +35,19 @@ def rate(number: int, work: Callable[[], object]) -> float:
 
 
 def bare_single(url: str, number: int) -> float:
-    with closing(open_bare(url)) as bare:
+    with closing(open_loops(url)) as bare:
         bare.enqueue(1, 1)
         return rate(number, lambda: bare.enqueue(number, 1))
 
 
 def bare_many(url: str, number: int) -> float:
-    with closing(open_bare(url)) as bare:
+    with closing(open_loops(url)) as bare:
         bare.enqueue(1, 1)
         return rate(number, lambda: bare.enqueue(number, _BULK))
 
 
 def bare_drain(url: str, number: int) -> float:
-    with closing(open_bare(url)) as bare:
+    with closing(open_loops(url)) as bare:
         bare.enqueue(number, _BULK)
         figure = rate(number, lambda: bare.drain(BATCH))
     with Packhorse(url) as app:
@@ -85,20 +85,20 @@ def threads(url: str, number: int) -> float:
 
 
 def coroutines(url: str, number: int) -> float:
-    """500 calls of `aenqueue` at once, again and again."""
+    """Enqueue with 500 concurrent calls of `aenqueue`."""
     with Packhorse(url) as app:
         task = app.task(noop)
 
         async def work() -> None:
-            for _ in range(number // _AT_ONCE):
-                await asyncio.gather(*(task.aenqueue(1.0) for _ in range(_AT_ONCE)))
+            for _ in range(number // _CONCURRENT):
+                await asyncio.gather(*(task.aenqueue(1.0) for _ in range(_CONCURRENT)))
 
         task.enqueue(0.0)
         return rate(number, lambda: asyncio.run(work()))
 
 
 def shared(url: str, number: int) -> float:
-    """How many of these 500 go to Redis in one round trip, by its own count of scripts called."""
+    """How many of these calls share one round trip to Redis, by its own count of scripts."""
     with closing(BareRedis(url)) as bare:
         before = bare.scripts_called()
         coroutines(url, number)
@@ -106,7 +106,7 @@ def shared(url: str, number: int) -> float:
 
 
 def exchange(url: str, number: int) -> float:
-    """Reserve and finish through the storage, without a worker around it."""
+    """Reserve and finish through the storage, without a worker."""
     with Packhorse(url) as app:
         task = app.task(noop)
         app.storage.join(WorkerInfo(OWNER))

@@ -1,4 +1,4 @@
--- What enqueueing writes: head, body, the queue, its line, an event for each 50 jobs, counts, a token for a sleeper.
+-- Enqueue: write head, body, queue, line, an event per 50 jobs, counts, a token for a waiting worker.
 -- KEYS: prefix. ARGV: task, which is also the queue; then id and body of each job.
 local P, call, pack = KEYS[1], redis.call, struct.pack
 local task, number = ARGV[1], (#ARGV - 1) / 2

@@ -1,6 +1,6 @@
-"""The limit on MySQL and MariaDB: a job's row, its events and what is counted, through `PyMySQL`.
+"""The limit on MySQL and MariaDB: a job's row, its events and its counts, through `PyMySQL`.
 
-The best way known to write them: one INSERT for many rows, one UPDATE for a batch, statements together in one trip.
+The fastest known way: one INSERT for many rows, one UPDATE for a batch, several statements in one round trip.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ Taken = list[tuple[str, int, int]]
 
 
 class BareMySQL:
-    """One connection, to the tables that Packhorse has made."""
+    """One connection to the tables that Packhorse created."""
 
     def __init__(self, url: str) -> None:
         with closing(MySQL.from_url(url)) as storage:
-            storage.announce([TaskInfo(TASK, TASK)])  # a queue is looked for by its name
-            told = storage.address.for_driver()
-        self._connection = pymysql.connect(**told, autocommit=True, client_flag=CLIENT.MULTI_STATEMENTS)
+            storage.announce([TaskInfo(TASK, TASK)])  # the name of a queue must be known
+            settings = storage.address.for_driver()
+        self._connection = pymysql.connect(**settings, autocommit=True, client_flag=CLIENT.MULTI_STATEMENTS)
         self._cursor = self._connection.cursor()
         self._cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
 
@@ -72,10 +72,10 @@ class BareMySQL:
         finished = 0
         while True:
             now = time.time_ns() // 1_000
-            first = ["START TRANSACTION", *([_said(_COMPLETE, done, now)] if done else [])]
+            first = ["START TRANSACTION", *([_filled(_COMPLETE, done, now)] if done else [])]
             taken = [(i, seq, fence + 1) for i, seq, fence, _ in self._run([*first, _TAKE.format(batch=batch)])]
             events = _completed(done, now) + _reserved(taken, now)
-            last = [_said(_TAKEN, taken, now)] if taken else []
+            last = [_filled(_TAKEN, taken, now)] if taken else []
             last += [_EVENTS + ",".join(events)] if events else []
             moves = [("queued", -len(taken)), ("reserved", len(taken) - len(done)), ("completed", len(done))]
             measures = [(name, len(done)) for name in ("completed", "ran", "waited", "run_1ms", "wait_1s")]
@@ -87,7 +87,7 @@ class BareMySQL:
                 return finished
 
     def _run(self, statements: Sequence[str]) -> list[Any]:
-        """The rows of the last one."""
+        """Run the statements in one round trip; return the rows of the last one."""
         self._cursor.execute(";".join(statements))
         rows = self._cursor.fetchall()
         while self._cursor.nextset():
@@ -95,7 +95,7 @@ class BareMySQL:
         return list(rows)
 
 
-def _said(statement: str, jobs: Taken, now: int) -> str:
+def _filled(statement: str, jobs: Taken, now: int) -> str:
     return statement.format(owner=OWNER, now=now, result=RESULT, seqs=",".join(str(seq) for _, seq, _ in jobs))
 
 

@@ -1,6 +1,6 @@
-"""The limit on PostgreSQL: a job's row, its events and what is counted, through `psycopg`.
+"""The limit on PostgreSQL: a job's row, its events and its counts, through `psycopg`.
 
-The best way known to write them: one statement for a job alone, COPY for many, one UPDATE for a batch.
+The fastest known way: one statement for a single job, COPY for many, one UPDATE for a batch.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Taken = list[tuple[str, int]]
 
 
 class BarePostgres:
-    """One connection, to the schema that Packhorse has made."""
+    """One connection to the schema that Packhorse created."""
 
     def __init__(self, url: str) -> None:
         with closing(Postgres.from_url(url)) as storage:
@@ -96,7 +96,7 @@ class BarePostgres:
                 return finished
 
     def _complete(self, done: Taken, now: int) -> list[tuple[Any, ...]]:
-        """Answers their events."""
+        """Complete the jobs; return their events."""
         ids, fences = [i for i, _ in done], [fence for _, fence in done]
         self._connection.execute(_COMPLETE, (OWNER, now, now, now, RESULT, ids, fences))
         events: list[tuple[Any, ...]] = []

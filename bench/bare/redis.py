@@ -1,6 +1,6 @@
-"""The limit on Redis: a script to enqueue, and one to complete a batch and take the next, over a plain socket.
+"""The limit on Redis: one script enqueues, one completes a batch and takes the next, over a plain socket.
 
-They write the keys of docs/decisions/0007-redis-keys.md for jobs of one task, as lean as Lua allows.
+They write the keys of docs/decisions/0007-redis-keys.md for the jobs of one task.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import msgspec
 from bench.bare import ARGS, OWNER, RESULT, TASK
 from packhorse.core.ids import new_id
 
-_packed: Callable[[tuple[object, ...]], bytes] = cast(Any, hiredis.pack_command)  # its hints allow one word only
+_packed: Callable[[tuple[object, ...]], bytes] = cast(Any, hiredis.pack_command)  # its type hints allow a single word
 
 _PREFIX = "{packhorse}:"
-_NOTHING = (None,) * 9  # the parts of a body that a plain job does not have
+_NOTHING = (None,) * 9  # parts of a body that a plain job lacks
 
 
 class BareRedis:
-    """One connection, which waits for each answer."""
+    """One connection that waits for each answer."""
 
     def __init__(self, url: str) -> None:
         self._connection = _Connection(url)
-        self._enqueue, self._exchange = self._load("enqueue"), self._load("exchange")
+        self._enqueue, self._exchange = self._load("enqueue"), self._load("finish_and_reserve")
         self._connection.call("HSETNX", f"{_PREFIX}tasks", TASK, f'["{TASK}",{{}},null]')  # known from the first job on
         self._connection.call("HSETNX", f"{_PREFIX}queues", TASK, "")
 
@@ -52,15 +52,15 @@ class BareRedis:
 
     def scripts_called(self) -> int:
         """How often the server has run a script, for whomever."""
-        told = self._connection.call("INFO", "commandstats").decode()
-        found = re.search(r"cmdstat_evalsha:calls=(\d+)", told)
+        stats = self._connection.call("INFO", "commandstats").decode()
+        found = re.search(r"cmdstat_evalsha:calls=(\d+)", stats)
         return int(found[1]) if found else 0
 
     def close(self) -> None:
         self._connection.close()
 
     def _load(self, name: str) -> bytes:
-        """Tell the server a script; answers the name by which it is called."""
+        """Load a script into the server; return its SHA1."""
         text = Path(__file__).with_name(f"{name}.lua").read_text("utf-8")
         sha: bytes = self._connection.call("SCRIPT", "LOAD", text)
         return sha

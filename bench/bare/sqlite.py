@@ -107,6 +107,6 @@ class BareSQLite:
         )
 
     def _pack(self, now: int, kind: str, state: str, jobs: Sequence[tuple[object, ...]]) -> str:
-        """One row for the same event of many jobs; answers its id as the jobs keep it."""
+        """Insert one row for the same event of many jobs; return its id as the jobs store it."""
         row = (now, kind, state, OWNER, msgspec.json.encode(jobs).decode(), len(jobs) - 1)
         return f"{self._connection.execute(_PACK, row).lastrowid},"

@@ -1,8 +1,8 @@
-"""The contenders: a directory each, with `requirements.txt` and `app.py`, a program as its users would write it.
+"""The contenders: each has a directory with `requirements.txt` and `app.py`, a program as its users would write it.
 
-`app.py` is imported only in the contender's own environment: by its workers, and by `bench.feed`, which enqueues. It
+Only the contender's own environment imports `app.py`: its workers do, and `bench.producer`, which enqueues. The module
 has the names of `Peer`, finds its storage at `URL`, and keeps results if it can. The harness reads its constants from
-the text, so they are written as literals.
+the source, so they must be literals.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ URL = os.environ.get(VARIABLE, "")
 
 
 class Peer(Protocol):
-    """What `app.py` has. Each call may be a plain function or a coroutine function.
+    """The names in `app.py`. Each call may be a plain function or a coroutine function.
 
-    Where there is need it also has `prepare()`, which makes its tables; `opened()`, an asynchronous context in which
-    a producer enqueues; and `enqueue_many(numbers)`, if it can enqueue many jobs in one call.
+    Optional: `prepare()` creates tables; `opened()` is an asynchronous context manager around the producer;
+    `enqueue_many(numbers)` enqueues many jobs in one call.
     """
 
     PACE: dict[str, int]
-    """The storages that it runs on, and roughly how many jobs a second it drains there, which sizes the laps."""
+    """Its storages, and roughly how many jobs per second it drains there, which sizes the laps."""
     SLOTS: int
-    """How many jobs one of its processes runs at once: 10, or 1 where a process can take only one."""
+    """Slots of one process: 10, or 1 if a process runs only one job."""
     PACKAGES: Sequence[str]
-    """Whose versions, as in `requirements.txt`, are told."""
+    """The packages whose versions the page shows."""
     SETTING: str
     """What differs from its defaults, for the page."""
 
     @staticmethod
     def work(processes: int) -> list[list[str]]:
-        """The command lines of its workers, each behind the interpreter."""
+        """The command lines of its workers, without the interpreter."""
 
     @staticmethod
     def enqueue(number: float) -> Awaitable[object] | object:

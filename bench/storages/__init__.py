@@ -1,6 +1,6 @@
-"""The storages on which the race is run: private, empty before every trial, and gone afterwards."""
+"""The storages on which the race is run: private, empty before every trial, removed afterwards."""
 
 from __future__ import annotations
 
 TITLES = {"sqlite": "SQLite", "redis": "Redis", "postgres": "PostgreSQL", "mysql": "MariaDB"}
-"""Every storage, as the tables list them."""
+"""Every storage, in the order of the tables."""

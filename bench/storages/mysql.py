@@ -1,4 +1,4 @@
-"""MariaDB: a private server with its default settings, on a free loopback port, in a folder that goes with it."""
+"""MariaDB: a private server with its default settings, on a free loopback port, in a temporary folder."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, Self
 
 from bench.storages.server import Server
 from bench.storages.storage import NoServer, free_port, program
-from bench.waiting import wait_until
+from bench.wait import wait_until
 
 
 class MySQL(Server):
-    """Every trial has a database of its own. MariaDB refuses to run as root, so root starts it as somebody else."""
+    """Every trial has a database of its own. MariaDB refuses to run as root, so root starts it as another user."""
 
     name = "mysql"
-    tells_after = 6.0  # whoever had a job looks for others often, then ever more seldom, for as long as this
+    settles_after = 6.0  # after a job a worker polls often, then less and less often, for this long
 
     def __enter__(self) -> Self:
         places = (Path("/usr/sbin"), Path("/usr/libexec"), Path("/usr/local/sbin"))
@@ -56,7 +56,7 @@ class MySQL(Server):
         return f"mysql://root@127.0.0.1:{self._port}/trial_{self._trials}"
 
     def operations(self) -> dict[str, int]:
-        """Statements that the server was sent."""
+        """Statements that the server received."""
         return {"idle_requests": int(self._ask("SHOW GLOBAL STATUS LIKE 'Questions'").split()[1])}
 
     def _ask(self, statement: str) -> str:

@@ -1,4 +1,4 @@
-"""PostgreSQL: a private server with its default settings, on a free loopback port, in a folder that goes with it."""
+"""PostgreSQL: a private server with its default settings, on a free loopback port, in a temporary folder."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any, Self
 
 from bench.storages.server import Server
 from bench.storages.storage import NoServer, free_port, program
-from bench.waiting import wait_until
+from bench.wait import wait_until
 
 
 class Postgres(Server):
-    """Every trial has a database of its own. PostgreSQL refuses to run as root, so root starts it as somebody else."""
+    """Every trial has a database of its own. PostgreSQL refuses to run as root, so root starts it as another user."""
 
     name = "postgres"
-    tells_after = 12.0  # a connection that rests tells of its last transactions ten seconds later
+    settles_after = 12.0  # an idle connection reports its last transactions after ten seconds
 
     def __enter__(self) -> Self:
         server, initdb, self._client = _program("postgres"), _program("initdb"), _program("psql")
@@ -47,7 +47,7 @@ class Postgres(Server):
         return f"postgresql://bench@127.0.0.1:{self._port}/trial_{self._trials}"
 
     def operations(self) -> dict[str, int]:
-        """Transactions of the trial's database."""
+        """Transactions in the database of the trial."""
         counted = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = "
         return {"idle_requests": int(self._ask(f"{counted}'trial_{self._trials}'"))}
 
@@ -65,12 +65,12 @@ class Postgres(Server):
 
 
 def _program(name: str) -> str:
-    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)  # where Debian has them, newest first
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)  # Debian's directories, newest first
     return program(name, package="postgresql", folders=tuple(folders))
 
 
 def _user() -> str | None:
-    """Whom the server runs as; None: as we do."""
+    """The user that the server runs as, or None for our own."""
     if os.geteuid() != 0:
         return None
     names = {entry.pw_name for entry in pwd.getpwall()}

@@ -1,4 +1,4 @@
-"""Redis or Valkey: a private server on a free loopback port, without persistence, in a folder that goes with it."""
+"""Redis or Valkey: a private server on a free loopback port, without persistence, in a temporary folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Self
 
 from bench.storages.server import Server
 from bench.storages.storage import free_port, program
-from bench.waiting import wait_until
+from bench.wait import wait_until
 
 _READS_TO_ASK = 2  # the command, and the end of the connection
 
@@ -42,7 +42,7 @@ class Redis(Server):
         return f"redis://127.0.0.1:{self._port}/0"
 
     def operations(self) -> dict[str, int]:
-        """What clients have sent, and commands with those inside scripts. This question is not among them."""
+        """Requests from clients, and commands including those inside scripts, without the ones of this method."""
         self._asked += 1
         info = self._info("stats")
         return {

@@ -1,4 +1,4 @@
-"""A storage that is a server of our own: a process, and a folder that goes with it."""
+"""A storage with a private server: a process and a temporary folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.storages.storage import Storage
 
 
 class Server(Storage):
-    """Whoever starts it sets `_process` and `_folder`."""
+    """Subclasses set `_process` and `_folder` when they start."""
 
     _process: subprocess.Popen[bytes]
     _folder: Path

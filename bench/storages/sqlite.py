@@ -9,7 +9,7 @@ from bench.storages.storage import Storage
 
 
 class SQLite(Storage):
-    """There is nothing to start and nothing to stop."""
+    """Nothing to start and nothing to stop."""
 
     name = "sqlite"
 

@@ -1,4 +1,4 @@
-"""What the harness asks of a storage, and how it finds the programs of servers."""
+"""The base of the storages, and how the harness finds the programs of servers."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from pathlib import Path
 
 
 class Storage(AbstractContextManager["Storage"], ABC):
-    """A storage of our own, running between entering and leaving."""
+    """A private storage that runs inside its `with` block."""
 
     name: str
-    tells_after: float = 2.0  # seconds after which `operations` counts everything, and nobody is awake from a job
+    settles_after: float = 2.0  # seconds until `operations` is complete and all workers are idle
 
     @property
     def pid(self) -> int | None:
-        """The process of its server; None: there is none."""
+        """The process of its server, if it has one."""
         return None
 
     @property
     @abstractmethod
     def version(self) -> str:
-        """What runs, and how it is set, for the page."""
+        """Product, version and settings, for the page."""
 
     @abstractmethod
     def fresh(self, folder: Path) -> str:
-        """The address of an empty storage; whatever was there before is gone. `folder` is the trial's."""
+        """Remove everything and return the URL of an empty storage. `folder` belongs to the trial."""
 
     def operations(self) -> dict[str, int]:
-        """What it has carried out since it was started, as far as it can tell, by the names of `bench.figure`."""
+        """What it has executed since its start, by the names of `bench.figure`; empty if it cannot say."""
         return {}
 
 
 class NoServer(Exception):
-    """The server's program is not here and cannot be installed; the message says what to do."""
+    """The server's program is not installed and cannot be installed; the message says what to do."""
 
 
 def program(name: str, *, package: str, folders: tuple[Path, ...] = ()) -> str:
-    """The path of a server's program; installed by apt-get when it is missing and we may."""
+    """The path of a server's program. If it is missing and we are root, apt-get installs it."""
     where = os.pathsep.join([os.environ.get("PATH", ""), *map(str, folders)])
     if found := shutil.which(name, path=where):
         return found
@@ -56,7 +56,7 @@ def program(name: str, *, package: str, folders: tuple[Path, ...] = ()) -> str:
 
 
 def free_port() -> int:
-    """A port of the loopback address that nobody listens on."""
+    """A free port of the loopback address."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]

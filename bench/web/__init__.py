@@ -1,1 +1,1 @@
-"""How the web holds up: every page and list on a storage of a million jobs, and workers while many people watch."""
+"""Every page and list on a storage with a million jobs, and the cost of viewers for the workers."""

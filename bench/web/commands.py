@@ -1,4 +1,4 @@
-"""Every command that looks, run again and again as people run it: a new process each time, its output in a pipe."""
+"""Run every command that reads as people do: a new process each time, with its output in a pipe."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import subprocess
 import sys
 import time
 
-from bench.web.calls import Timed
+from bench.web.requests import Timed
 from packhorse.core.job import DEAD
 from packhorse.monitor.filters import find_all
 from packhorse.storage import open_storage
 from packhorse.storage.records import Filter
 
 _ALONE = ("", "version", "help filters", "config")
-_LOOKS = (
+_READS = (
     *("status", "status --json", "top --once", "failures", "failures 1", "failures task:task_00", "queues", "workers"),
     *("tasks", "stats", "stats --by queue --range 7d", "schedules", "storage", "check", "migrate --plan", "jobs"),
     *("jobs --json -n 50", "jobs dead", "jobs queued", "jobs completed", "jobs --ids -n 200", "jobs task:task_03"),
@@ -27,15 +27,15 @@ _OF_ONE = ("job {id}", "job {id} --json", "job {id} --events", "job {end}", "eve
 
 
 def run_commands(url: str, rounds: int) -> list[Timed]:
-    """Each in every round, in ever other order, the dearest first."""
+    """Run each command in every round, in random order; return the slowest first."""
     storage = open_storage(url)
     job = next(find_all(storage, Filter(states=frozenset({DEAD})), limit=1))
     storage.close()
     of_one = [words.format(id=job.id, end=job.id[-8:]) for words in _OF_ONE]
-    all_timed = [Timed(f"packhorse {words}".rstrip(), [], []) for words in (*_ALONE, *_LOOKS, *of_one)]
+    all_timed = [Timed(f"packhorse {words}".rstrip(), [], []) for words in (*_ALONE, *_READS, *of_one)]
     dice = random.Random(7)
     environment = {**os.environ, "PACKHORSE_URL": url}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # whoever installs it has its modules compiled
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package is compiled
     for _ in range(rounds):
         for timed in dice.sample(all_timed, len(all_timed)):
             _run(timed, environment)
@@ -48,11 +48,11 @@ def _run(timed: Timed, environment: dict[str, str]) -> None:
     done = subprocess.run(words, env=environment, capture_output=True, check=False)
     timed.took.append(1_000 * (time.perf_counter() - began_at))
     timed.worked.append(1_000 * (_used() - used))
-    if done.returncode not in (0, 6):  # a storage that nobody works on is unhealthy
+    if done.returncode not in (0, 6):  # 6: a storage without workers is unhealthy
         raise ValueError(f"{timed.path} ended with {done.returncode}: {done.stderr.decode()[:300]}")
 
 
 def _used() -> float:
-    """Seconds of a processor that ended children have used."""
+    """CPU seconds of ended children."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return children.ru_utime + children.ru_stime

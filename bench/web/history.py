@@ -1,4 +1,4 @@
-"""A storage with a million jobs in every state, put there by way of the contract, as an app and its workers would."""
+"""Fill a storage with a million jobs in every state through the contract, as an app and its workers would."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from packhorse.storage import Storage
 from packhorse.storage.records import ScheduleInfo, TaskInfo, WorkerInfo
 
 WORKER = "bench-of-the-web-worker"
-_AT_ONCE = 1_000
-_ROLLED_UP = 50_000  # jobs between two times
+_BATCH = 1_000
+_ROLLED_UP = 50_000  # jobs between two roll-ups
 _QUEUES = ("mail", "images", "sync", "reports")
 _TASKS = 20
 _CAUSES = 12
 
 
 def fill(storage: Storage, number: int) -> None:
-    """Put so many jobs in: of a hundred, 88 are completed, 3 dead, 1 retries, 3 are scheduled, 5 are queued."""
+    """Add this many jobs: of a hundred, 88 are completed, 3 dead, 1 retrying, 3 scheduled, 5 queued."""
     storage.join(WorkerInfo(WORKER, host="bench", pid=1, queues=[*_QUEUES, "backlog"], concurrency=10))
     storage.announce([TaskInfo(_task(place), _QUEUES[place % 4], {}) for place in range(_TASKS)])
     storage.put_schedules([ScheduleInfo(f"plan-{place}", _task(place), "0 3 * * *", next_at=1) for place in range(7)])
     storage.pause("sync", by="zoe", why="long ago: below all that follows")
     storage.resume("sync", by="zoe")
-    for start in range(0, number, _AT_ONCE):
-        storage.enqueue([_job(place) for place in range(start, min(start + _AT_ONCE, number))])
-        while jobs := storage.reserve(WORKER, dict.fromkeys(_QUEUES, 1), _AT_ONCE):
+    for start in range(0, number, _BATCH):
+        storage.enqueue([_job(place) for place in range(start, min(start + _BATCH, number))])
+        while jobs := storage.reserve(WORKER, dict.fromkeys(_QUEUES, 1), _BATCH):
             storage.finish([_outcome(job) for job in jobs])
         if start % _ROLLED_UP == 0:
             storage.roll_up()  # as foremen do once a minute

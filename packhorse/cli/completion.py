@@ -1,7 +1,6 @@
-"""The words that a shell offers at the Tab key: commands, and what the storage knows: ids, queues, tasks, workers …
+"""The words that the Tab key offers: what the storage knows, and the words of filters. Click offers the rest.
 
-The shell calls the program for them each time, so it must be quick and silent: nothing is imported that is not needed,
-a storage that does not answer at once is not waited for, and none is made.
+The shell calls the program at each Tab, so this is quick and silent: it never waits for a slow storage and makes none.
 """
 
 from __future__ import annotations
@@ -21,47 +20,47 @@ from packhorse.storage.records import Filter
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+_TIMEOUT = 0.2  # seconds that the Tab key waits for the storage
+_MAX_JOBS = 30
 
-_PATIENCE = 0.2  # seconds; whoever presses Tab waits for it
-_JOBS = 30
-
-Ask = Callable[[Storage], Iterable[tuple[str, str]]]
+Query = Callable[[Storage], Iterable[tuple[str, str]]]
+"""Reads words from the storage, each with a help text."""
 Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
 
 
-def offering(ask: Ask) -> Complete:
-    """A completion of what `ask` finds in the storage: words, each with what there is to say about it."""
+def completes(query: Query) -> Complete:
+    """Make a completion that offers what the query finds."""
 
     def complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
 
         context = ctx.find_object(CommandContext)
-        found = _answered(lambda: list(ask(context.storage))) if context is not None else []
+        found = _run(lambda: list(query(context.storage))) if context is not None else []
         return [CompletionItem(word, help=about) for word, about in found if word.startswith(incomplete)]
 
     return complete
 
 
-def _answered(ask: Callable[[], list[tuple[str, str]]]) -> list[tuple[str, str]]:
-    """What it answers within a moment; nothing if it takes longer or goes wrong."""
+def _run(query: Callable[[], list[tuple[str, str]]]) -> list[tuple[str, str]]:
+    """What the query returns in time; nothing if it fails."""
     found: list[tuple[str, str]] = []
 
-    def try_it() -> None:
-        with contextlib.suppress(Exception):  # whatever it is, the line that is being typed must not be disturbed
-            found.extend(ask())
+    def run() -> None:
+        with contextlib.suppress(Exception):  # an error must not disturb the line that the user types
+            found.extend(query())
 
-    thread = threading.Thread(target=try_it, daemon=True)
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(_PATIENCE)
+    thread.join(_TIMEOUT)
     return list(found)
 
 
 def _jobs(storage: Storage) -> Iterable[tuple[str, str]]:
-    return [(short_id(job.id), f"{job.state} {job.task}") for job in storage.find(Filter(), limit=_JOBS).jobs]
+    return [(short_id(job.id), f"{job.state} {job.task}") for job in storage.find(Filter(), limit=_MAX_JOBS).jobs]
 
 
 def _workers(storage: Storage) -> Iterable[tuple[str, str]]:
-    # An id that begins with a dash would be taken for an option; its pid will do.
+    # An id that begins with a dash looks like an option: offer the pid instead.
     return [
         (
             str(worker.pid) if worker.id.startswith("-") else worker.id[:8],
@@ -71,49 +70,57 @@ def _workers(storage: Storage) -> Iterable[tuple[str, str]]:
     ]
 
 
-def _after(word: str, ask: Ask) -> Ask:
-    """The same words, each behind this one."""
-    return lambda storage: [(f"{word}{each}", about) for each, about in ask(storage)]
-
-
-_NAMES: dict[str, Ask] = {
+_QUERIES: dict[str, Query] = {
     "queue": lambda storage: [(queue.name, "") for queue in storage.queues()],
     "task": lambda storage: [(task.name, f"in {task.queue}") for task in storage.tasks()],
     "schedule": lambda storage: [(each.name, each.cron) for each in storage.schedules()],
     "worker": _workers,
-    "id": lambda storage: [(job.id, f"{job.state} {job.task}") for job in storage.find(Filter(), limit=_JOBS).jobs],
+    "id": lambda storage: [(job.id, f"{job.state} {job.task}") for job in storage.find(Filter(), limit=_MAX_JOBS).jobs],
 }
 
 
-def _fixed(words: Iterable[str], part: str) -> list[CompletionItem]:
-    from click.shell_completion import CompletionItem
-
-    return [CompletionItem(word) for word in words if word.startswith(part)]
-
-
-def complete_filter(ctx: click.Context, parameter: click.Parameter, part: str) -> list[CompletionItem]:
-    """The words of a filter: states and names, and behind a name's colon its values, also behind a comma."""
+def complete_filter(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Offer the words of a filter: states, names, and the values behind a name's colon, also behind a comma."""
     from packhorse.monitor.filters import FILTER_WORDS, ORDERS, STATE_WORDS
 
-    name, colon, values = part.partition(":")
-    if not colon:
-        words = [*STATE_WORDS, *(f"{each}:" for each in FILTER_WORDS), "args.", *_named_filters(ctx)]
-        return _fixed(words, part)
-    before = part[: len(part) - len(values.rpartition(",")[2])]
+    # Bash breaks a word at its colon and hands over the parts: `queue`, `:` and `ma`, or `queue` and `:`.
+    before = list(ctx.params.get(parameter.name or "") or ())
+    if incomplete == ":" and before:
+        name, values, start = before[-1], "", ""
+    elif len(before) > 1 and before[-1] == ":":
+        name, values, start = before[-2], incomplete, ""
+    else:
+        name, colon, values = incomplete.partition(":")
+        if not colon:
+            words = [*STATE_WORDS, *(f"{each}:" for each in FILTER_WORDS), "args.", *_named_filters(ctx)]
+            return _matching(words, incomplete)
+        start = f"{name}:"
+    kept, last = f"{start}{values[: values.rfind(',') + 1]}", values[values.rfind(",") + 1 :]
     if fixed := {"state": STATE_WORDS, "order": ORDERS}.get(name):
-        return _fixed([f"{before}{each}" for each in fixed], part)
-    return offering(_after(before, _NAMES[name]))(ctx, parameter, part) if name in _NAMES else []
+        return _matching([f"{kept}{each}" for each in fixed], kept + last)
+    if name not in _QUERIES:
+        return []
+    query = _QUERIES[name]
+    return completes(lambda storage: [(f"{kept}{word}", about) for word, about in query(storage)])(
+        ctx, parameter, kept + last
+    )
+
+
+def _matching(words: Iterable[str], incomplete: str) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(word) for word in words if word.startswith(incomplete)]
 
 
 def _named_filters(ctx: click.Context) -> list[str]:
-    with contextlib.suppress(Exception):  # as above: settings that are wrong are told when something is done
+    with contextlib.suppress(Exception):  # wrong settings are reported when a command runs
         context = ctx.find_object(CommandContext)
         return [f"@{name}" for name in context.settings.filters] if context is not None else []
     return []
 
 
-complete_queue = offering(_NAMES["queue"])
-complete_task = offering(_NAMES["task"])
-complete_schedule = offering(_NAMES["schedule"])
-complete_job = offering(_jobs)
-complete_worker = offering(_workers)
+complete_queue = completes(_QUERIES["queue"])
+complete_task = completes(_QUERIES["task"])
+complete_schedule = completes(_QUERIES["schedule"])
+complete_job = completes(_jobs)
+complete_worker = completes(_workers)

@@ -26,7 +26,7 @@ from packhorse.monitor.filters import find_all
 from packhorse.monitor.serializers import event_fields, job_fields, log_fields
 from packhorse.monitor.text import attempt_text, call_text, error_line, note_text, span_text, state_text
 from packhorse.storage import BATCH, Storage
-from packhorse.storage.listing import fits
+from packhorse.storage.queries import fits
 from packhorse.storage.records import EventFilter, Filter, LogKind, LogLine
 
 _PAUSE = 0.25  # seconds between two looks when nothing happens

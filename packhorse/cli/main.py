@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import itertools
-import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -205,9 +204,6 @@ class Commands(click.Group):
         sys.exit(_guarded(lambda: self._main(words, complete_var, context, extra), context, words))
 
     def _main(self, words: list[str], complete_var: str | None, context: CommandContext, extra: dict[str, Any]) -> Any:
-        if "_PACKHORSE_COMPLETE" in os.environ:
-            import packhorse.cli.bash
-            import packhorse.cli.powershell  # noqa: F401 - click learns of them in this way
         with paged(_is_help(words)):
             return super().main(words, "packhorse", complete_var, standalone_mode=False, obj=context, **extra)
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from packhorse.core.event import Event, Kind, Subject
 from packhorse.core.job import LOWEST_PRIORITY, SETTLED_LATER, WAITING, Job, NewJob
 from packhorse.storage import BATCH, Storage
-from packhorse.storage.listing import CLOCK_SLACK
+from packhorse.storage.queries import CLOCK_SLACK
 from packhorse.storage.records import EventFilter, Filter, JobVersion, TaskInfo
 
 _DEFAULTS = {name: getattr(NewJob("", "", ""), name) for name in SETTLED_LATER if name != "queue"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -35,7 +37,37 @@ WORKER = "ann"
 FAILURE = Failure("ValueError", "no such address", place="mail.py:12")
 
 R = TypeVar("R")
+Test = Callable[..., None]
 _numbers = itertools.count(1)
+
+
+# --- cases ----------------------------------------------------------------------------------------------------------
+
+
+def cases(names: str | tuple[str, ...], values: Iterable[Any]) -> Callable[[Test], Test]:
+    """Run a test once for each value, all on the same storage. A failure names its case.
+
+    Use it as `pytest.mark.parametrize`, where one case does not disturb the next: the storage is set up once.
+    """
+    names = (names,) if isinstance(names, str) else names
+    rows = [dict(zip(names, value if len(names) > 1 else (value,), strict=True)) for value in values]
+
+    def decorate(test: Test) -> Test:
+        @functools.wraps(test)
+        def run_all(**fixtures: Any) -> None:
+            for row in rows:
+                try:
+                    test(**fixtures, **row)
+                except BaseException as error:
+                    error.add_note("in the case " + ", ".join(f"{name}={value}" for name, value in row.items()))
+                    raise
+
+        signature = inspect.signature(test)
+        remaining = [each for name, each in signature.parameters.items() if name not in names]
+        setattr(run_all, "__signature__", signature.replace(parameters=remaining))  # noqa: B010 - mypy knows no such name
+        return run_all
+
+    return decorate
 
 
 # --- jobs -----------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from packhorse.conformance.builders import (
     WORKER,
     add,
     at_once,
+    cases,
     finish,
     history,
     in_state,
@@ -54,7 +55,7 @@ from packhorse.storage.records import ActionResult, CheckIn, EventFilter, Filter
 # --- abort ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state", sorted(WAITING))
+@cases("state", sorted(WAITING))
 def test_a_waiting_job_is_aborted_at_once(storage: Storage, clock: ManualClock, state: State) -> None:
     job = in_state(storage, state)
     clock.turn(1)
@@ -70,7 +71,7 @@ def test_a_waiting_job_is_aborted_at_once(storage: Storage, clock: ManualClock, 
     assert storage.promote() == 0
 
 
-@pytest.mark.parametrize("state", sorted(HELD))
+@cases("state", sorted(HELD))
 def test_a_held_job_is_asked_to_stop(storage: Storage, clock: ManualClock, state: State) -> None:
     job = in_state(storage, state)
     clock.turn(1)
@@ -106,8 +107,8 @@ ENDINGS: dict[str, Callable[[Token], Outcome]] = {
 }
 
 
-@pytest.mark.parametrize("name", ENDINGS)
-@pytest.mark.parametrize("state", sorted(HELD))
+@cases("name", ENDINGS)
+@cases("state", sorted(HELD))
 def test_a_job_that_was_asked_to_stop_ends_aborted(storage: Storage, name: str, state: State) -> None:
     job = in_state(storage, state)
     storage.abort([job.id])
@@ -118,7 +119,7 @@ def test_a_job_that_was_asked_to_stop_ends_aborted(storage: Storage, name: str, 
     assert kinds(storage, job.id)[-1] is Kind.ABORTED
 
 
-@pytest.mark.parametrize("state", sorted(HELD))
+@cases("state", sorted(HELD))
 def test_a_job_that_is_released_after_an_abort_ends_aborted(storage: Storage, state: State) -> None:
     job = in_state(storage, state)
     storage.abort([job.id])
@@ -128,7 +129,7 @@ def test_a_job_that_is_released_after_an_abort_ends_aborted(storage: Storage, st
     assert stored(storage, job.id).state is ABORTED
 
 
-@pytest.mark.parametrize("state", sorted(HELD))
+@cases("state", sorted(HELD))
 def test_completed_wins_over_an_abort(storage: Storage, state: State) -> None:
     job = in_state(storage, state)
     storage.abort([job.id])
@@ -159,7 +160,7 @@ def test_a_forced_job_is_next(storage: Storage, clock: ManualClock, state: State
 # --- retry ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state", [DEAD, ABORTED])
+@cases("state", [DEAD, ABORTED])
 def test_a_finished_job_gets_all_its_tries_again(storage: Storage, clock: ManualClock, state: State) -> None:
     job = in_state(storage, state, total_timeout=HOUR, max_attempts=2)
     clock.turn("1d")
@@ -207,7 +208,7 @@ def test_a_retried_forced_job_has_its_ordinary_rank(storage: Storage) -> None:
 # --- delete ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state", sorted(WAITING | FINAL))
+@cases("state", sorted(WAITING | FINAL))
 def test_a_deleted_job_goes_with_its_log_and_its_events_stay(storage: Storage, state: State) -> None:
     job = in_state(storage, state, begun=True)
     storage.append_log(Token(job.id, WORKER, job.fence), [LogLine("a line")])
@@ -568,7 +569,7 @@ def test_the_priority_of_a_held_job_counts_for_its_next_attempt(storage: Storage
     assert tallies(storage) == recount(storage)
 
 
-@pytest.mark.parametrize("state", sorted(FINAL))
+@cases("state", sorted(FINAL))
 def test_the_priority_of_a_job_that_has_ended_stays(storage: Storage, state: State) -> None:
     job = in_state(storage, state)
 
@@ -592,7 +593,7 @@ def test_options_are_set_in_the_same_step_as_the_queue(storage: Storage) -> None
     assert (event.data or {})["before"] == {"priority": 2, "expires": None, "max_halts": 3}
 
 
-@pytest.mark.parametrize("options", [{"priority": 11}, {"max_halts": 0}, {"queue": "b"}, {"state": "dead"}])
+@cases("options", [{"priority": 11}, {"max_halts": 0}, {"queue": "b"}, {"state": "dead"}])
 def test_options_that_no_job_may_have_are_refused(storage: Storage, options: dict[str, Any]) -> None:
     job = add(storage)
 

@@ -9,6 +9,7 @@ from packhorse.conformance.builders import (
     LEASE,
     WORKER,
     add,
+    cases,
     find_all,
     finish,
     history,
@@ -196,7 +197,7 @@ def test_expire_stops_at_its_limit_and_goes_on_next_time(storage: Storage, clock
 # --- rescue ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@cases(
     ("age", "is_rescued"),
     [
         (0, False),
@@ -205,7 +206,6 @@ def test_expire_stops_at_its_limit_and_goes_on_next_time(storage: Storage, clock
         (-2 * LEASE, False),
         (-2 * LEASE - 1, True),  # its clock was wrong: it would look alive for ever
     ],
-    ids=["fresh", "at the border", "past the border", "a little in the future", "far in the future"],
 )
 def test_a_silent_worker_loses_its_jobs(storage: Storage, clock: ManualClock, age: int, is_rescued: bool) -> None:
     job = in_state(storage, RUNNING)
@@ -217,6 +217,7 @@ def test_a_silent_worker_loses_its_jobs(storage: Storage, clock: ManualClock, ag
 
     assert rescued == ([Rescued(job.id, WORKER, QUEUED)] if is_rescued else [])
     assert [worker.id for worker in storage.workers()] == ([] if is_rescued else [WORKER])
+    storage.rescue_owner(WORKER, foreman=WORKER, why="the case is over")
 
 
 @pytest.mark.parametrize("step", ["1h", -3_600])
@@ -241,7 +242,7 @@ def test_who_was_silent_at_the_time_that_the_caller_made_sure_of_loses_its_jobs(
     assert storage.rescue(lease=LEASE, why="silence", at=clock()) == [Rescued(job.id, WORKER, QUEUED)]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("own", "age", "is_rescued"),
     [
         (4.0, 4 * LEASE, True),  # it is shorter than that of whoever looks, which counts then
@@ -274,6 +275,7 @@ def test_a_worker_has_its_own_lease_if_that_is_longer(
 
     assert rescued == ([Rescued(job.id, WORKER, QUEUED)] if is_rescued else [])
     assert [worker.id for worker in storage.workers()] == ([] if is_rescued else [WORKER])
+    storage.rescue_owner(WORKER, foreman=WORKER, why="the case is over")
 
 
 def test_the_long_lease_of_one_worker_keeps_no_other_alive(storage: Storage, clock: ManualClock) -> None:

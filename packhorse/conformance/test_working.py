@@ -14,6 +14,7 @@ from packhorse.conformance.builders import (
     WORKER,
     add,
     at_once,
+    cases,
     finish,
     history,
     ids,
@@ -189,8 +190,8 @@ def test_a_job_that_was_not_started_is_marked_on_the_way(storage: Storage, clock
     assert kinds(storage, job.id) == [Kind.ADDED, Kind.RESERVED, Kind.STARTED, Kind.COMPLETED]
 
 
-@pytest.mark.parametrize("held", [RESERVED, RUNNING])
-@pytest.mark.parametrize("name", OUTCOMES)
+@cases("held", [RESERVED, RUNNING])
+@cases("name", OUTCOMES)
 def test_what_a_worker_measured_stays_with_the_job(
     storage: Storage, clock: ManualClock, name: str, held: State
 ) -> None:
@@ -333,8 +334,8 @@ def test_a_job_can_fail_until_its_tries_are_over(storage: Storage, clock: Manual
     assert (job.state, job.attempts, job.failures, job.attempts_left) == (DEAD, 3, 3, 0)
 
 
-@pytest.mark.parametrize("name", OUTCOMES)
-@pytest.mark.parametrize("held", [RESERVED, RUNNING])
+@cases("name", OUTCOMES)
+@cases("held", [RESERVED, RUNNING])
 def test_an_outcome_whose_answer_was_lost_can_be_sent_again(storage: Storage, name: str, held: State) -> None:
     outcome = OUTCOMES[name](in_state(storage, held).token)
     finish(storage, outcome)
@@ -368,7 +369,7 @@ def test_a_release_whose_answer_was_lost_can_be_sent_again(storage: Storage) -> 
     assert snapshot(storage, token.job_id) == before
 
 
-@pytest.mark.parametrize("name", OUTCOMES)
+@cases("name", OUTCOMES)
 def test_a_late_outcome_after_a_release_is_stale_not_repeated(storage: Storage, name: str) -> None:
     token = in_state(storage, RUNNING).token
     storage.release([token], "stopping")
@@ -380,7 +381,7 @@ def test_a_late_outcome_after_a_release_is_stale_not_repeated(storage: Storage, 
     assert snapshot(storage, token.job_id) == before
 
 
-@pytest.mark.parametrize("name", OUTCOMES)
+@cases("name", OUTCOMES)
 def test_a_late_outcome_after_the_rescue_is_stale_not_repeated(storage: Storage, name: str) -> None:
     token = in_state(storage, RUNNING).token
     storage.rescue_owner(WORKER, foreman=WORKER, why="silence")
@@ -392,7 +393,7 @@ def test_a_late_outcome_after_the_rescue_is_stale_not_repeated(storage: Storage,
     assert snapshot(storage, token.job_id) == before
 
 
-@pytest.mark.parametrize("name", OUTCOMES)
+@cases("name", OUTCOMES)
 def test_a_late_outcome_does_not_disturb_the_next_worker(storage: Storage, name: str) -> None:
     old = in_state(storage, RUNNING)
     storage.rescue_owner(WORKER, foreman=WORKER, why="silence")
@@ -687,7 +688,7 @@ def test_log_lines_are_kept_in_order_with_the_attempt(storage: Storage, clock: M
     assert [line.message for line in storage.log_lines(job.id, after=lines[0].id, limit=1)] == ["oh"]
 
 
-@pytest.mark.parametrize("state", [QUEUED, SCHEDULED, RETRYING, COMPLETED, DEAD, ABORTED])
+@cases("state", [QUEUED, SCHEDULED, RETRYING, COMPLETED, DEAD, ABORTED])
 def test_lines_that_come_just_after_the_end_are_kept(storage: Storage, state: State) -> None:
     job = in_state(storage, state, begun=True)
 

@@ -1,7 +1,6 @@
-"""The pytest plugin: one fixture, `packhorse_testing`. pytest finds it by itself where Packhorse is installed.
+"""The pytest plugin with one fixture, `packhorse_testing`. pytest finds it where Packhorse is installed.
 
-pytest imports it at every start, also for tests that have nothing to do with jobs: what `testing` needs is imported by
-the first test that asks for it.
+pytest imports it at every start, so it imports `packhorse.testing` only in the first test that uses the fixture.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from packhorse.testing import Rehearsal
+    from packhorse.testing import JobTester
 
 
 @pytest.fixture
-def packhorse_testing() -> Iterator[Callable[..., Rehearsal]]:
-    """`t = packhorse_testing(app)`: as `with testing(app) as t`, for the rest of the test."""
+def packhorse_testing() -> Iterator[Callable[..., JobTester]]:
+    """`t = packhorse_testing(app)`: like `with testing(app) as t`, for the rest of the test."""
     from packhorse.testing import testing
 
     with ExitStack() as stack:

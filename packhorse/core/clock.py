@@ -1,7 +1,7 @@
-"""Time, as Packhorse keeps it: whole microseconds since 1970, of the storage's clock.
+"""Time in Packhorse: whole microseconds since 1970, by the storage's clock.
 
-Clients never send their own time, only durations; a storage adds them to its own `now`. Tests hand a storage a
-`ManualClock` and turn it by hand.
+Clients never send their own time, only durations; a storage adds them to its own `now`. Tests give a storage a
+`ManualClock` and turn it.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from datetime import UTC, datetime, timedelta
 from packhorse.core.errors import BadValue
 
 Now = Callable[[], int]
-"""A clock: called without arguments, answers microseconds since 1970."""
+"""A clock: called without arguments, returns microseconds since 1970."""
 
 Duration = float | timedelta | str
-"""A length of time as users write it: seconds, a timedelta, or text such as "90s", "10m", "1h30m", "2d"."""
+"""A duration as users write it: seconds, a timedelta, or text such as "90s", "10m", "1h30m", "2d"."""
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR
 LONGEST = 10**11 * SECOND
-"""No duration is longer: about 3,000 years."""
+"""The longest duration: about 3,000 years."""
 LATEST = 95_617_584_000 * SECOND
-"""No moment that somebody names is later: the year 5000. With the longest duration added it is still a date."""
+"""The latest moment that users can name: the year 5000. Plus the longest duration, it is still a date."""
 END = 253_402_214_400 * SECOND
-"""No time is later at all: the last day of the year 9999, less what time zones may add."""
+"""The latest time at all: the last day of the year 9999, minus what time zones may add."""
 
 _FIRST = -62_135_510_400 * SECOND  # the second day of the year 1
 
@@ -66,7 +66,7 @@ class ManualClock:
 
 
 def microseconds(duration: Duration, name: str = "duration") -> int:
-    """A user's duration as whole microseconds; `name` is what the error calls it.
+    """A user's duration as whole microseconds; `name` is its name in errors.
 
     >>> microseconds("1h30m") == 90 * MINUTE
     True
@@ -106,13 +106,13 @@ def _from_text(text: str, name: str) -> float:
 
 
 def to_datetime(at: int) -> datetime:
-    """A stored time as an aware datetime in UTC. What no calendar has is the nearest day that it has: a time that
-    somebody has garbled must not keep others from being shown."""
+    """A stored time as an aware datetime in UTC. A time outside the calendar becomes the nearest day in it, so that an
+    invalid record can still be shown."""
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=min(max(at, _FIRST), END))
 
 
 def from_datetime(at: datetime, name: str = "time") -> int:
-    """An aware datetime as a stored time; a naive one is refused, because nobody can know which moment it means."""
+    """An aware datetime as a stored time. A naive one is an error: the moment that it means is unknown."""
     if at.tzinfo is None:
         raise BadValue(f"{name} has no time zone: {at.isoformat()}", hint="use datetime.now(UTC) or add tzinfo=…")
     return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)

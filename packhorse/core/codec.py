@@ -1,8 +1,8 @@
-"""Arguments and results to JSON text and back.
+"""Converts arguments and results to JSON text and back.
 
 The client encodes when it enqueues, the worker decodes before it calls the task. A payload is always one JSON object,
-argument name to value, so that any language can enqueue and anyone can read it. What was encoded comes back equal by
-its type hint; what JSON cannot hold is refused at enqueue with the argument's name, never stored as something else.
+argument name to value, so that any language can enqueue and anyone can read it. A value comes back equal by its type
+hint; a value that JSON cannot hold is rejected at enqueue with the argument's name, never stored as something else.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from packhorse.core.context import find_context_parameter, hint_for_missing
 from packhorse.core.errors import BadArguments, BadResult, PayloadTooLarge, did_you_mean
 
 PAYLOAD_LIMIT = 1024 * 1024
-"""The most bytes of JSON, in UTF-8, that a job's arguments or its result may have."""
+"""The maximum size of a job's arguments or its result: bytes of JSON in UTF-8."""
 
 DEPTH_LIMIT = 64
-"""The most levels of lists and objects inside each other."""
+"""The maximum depth of nested lists and objects."""
 
 Function = Callable[..., Any]
 
 
 def to_json(value: Any) -> Any:
-    """msgspec asks this about a value of a type that it does not know."""
+    """msgspec calls this for a value of a type that it does not know."""
     if isinstance(value, str):
-        return str.__str__(value)  # of a subclass, whose own __str__ may say something else
+        return str.__str__(value)  # a subclass may override __str__
     if isinstance(value, int | float):
         return int(value) if isinstance(value, int) else float(value)
     if isinstance(value, PurePath):
         return str(value)
-    if hasattr(type(value), "model_dump"):  # pydantic, which need not be installed
+    if hasattr(type(value), "model_dump"):  # pydantic, which may not be installed
         return value.model_dump(mode="json", by_alias=True, round_trip=True)
     raise TypeError(f"{type(value).__name__} is not plain data")
 
@@ -54,7 +54,7 @@ encode = msgspec.json.Encoder(enc_hook=to_json).encode
 
 
 class Signature:
-    """What a task's function takes: binds a call to names, writes it as JSON, and reads it back by type hint.
+    """The parameters of a task's function: binds a call to names, writes it as JSON, and reads it back by type hint.
 
     >>> def send_notice(user_id: int, email: str = "") -> None: ...
     >>> Signature.of(send_notice).encode((7,), {"email": "a@b.c"})
@@ -78,7 +78,7 @@ class Signature:
         self._required = frozenset(
             n for n in self.names if n != self._star and self._parameters[n].default is inspect.Parameter.empty
         )
-        # Whoever gives so many by position has given all that are required; -1: that is not enough.
+        # With so many positional arguments, none that is required is missing; -1: others may be.
         self._enough = len(self._by_position) if self._required <= set(self._by_position) else -1
         self._reader: msgspec.json.Decoder[Any] | None = None
         self._extra_reader: msgspec.json.Decoder[Any] | None = None
@@ -88,7 +88,7 @@ class Signature:
         """The signature of a function, bound method, partial or other callable; the same object each time."""
         try:
             return _signature_of(function)
-        except TypeError:  # a callable that cannot be hashed, so not remembered either
+        except TypeError:  # a callable without a hash is not cached
             return Signature(function)
 
     @functools.cached_property
@@ -98,8 +98,8 @@ class Signature:
         return {name: value for name, value in defaults.items() if fault_of(value) is None}
 
     def described(self) -> Iterator[tuple[str, Any, bool, bool]]:
-        """Each argument: its name, its type, whether it is needed, and whether it may be given by its place. A type
-        that cannot be found is Any."""
+        """Each parameter: its name, its type, whether it is required, and whether it may be passed by position. The
+        type is Any if it cannot be found."""
         for name in self.names:
             hint: Any = Any
             with suppress(BadArguments):
@@ -110,11 +110,12 @@ class Signature:
 
     @property
     def takes_any_name(self) -> bool:
-        """Whether the function has **keywords, so that any argument name fits."""
+        """Does the function have **keywords, so that any argument name fits?"""
         return self._double_star is not None
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The call as argument name to value; arguments that were not given stay out, so their defaults apply later.
+        """The call as argument name to value; arguments that were not passed are left out, so their defaults apply
+        later.
 
         Further positional arguments become a list under the name of `*args`; further keywords are merged in.
         """
@@ -146,7 +147,7 @@ class Signature:
 
     @functools.cached_property
     def _text_hints(self) -> dict[str, Any]:
-        """The hints of those parameters that take text, also within; that of `**keywords` is for any other name."""
+        """The type hints of the parameters that contain text; that of `**keywords` applies to all other names."""
         hints = {}
         for name, parameter in self._parameters.items():
             with suppress(BadArguments):
@@ -154,7 +155,7 @@ class Signature:
         return {name: hint for name, hint in hints.items() if _takes_text(hint)}
 
     def _refuse_bytes(self, bound: Mapping[str, Any]) -> None:
-        """Bytes become base64, which fits a text, and is another than the one that is meant."""
+        """Bytes become base64, which would pass as text, but another text than the one meant."""
         others = self._text_hints.get(self._double_star) if self._double_star else None
         for name, value in bound.items():
             hint = self._text_hints.get(name) if name in self._parameters and name != self._double_star else others
@@ -166,21 +167,21 @@ class Signature:
                 raise BadArguments(
                     f"{self.name}(): the argument {name!r}{where} is {kind}, and must be text",
                     argument=name,
-                    hint="decode it: value.decode(); or write bytes as its type hint, which is stored as base64",
+                    hint="decode it: value.decode(); or use bytes as its type hint, which is stored as base64",
                 )
 
     @functools.cached_property
     def _in_places(self) -> Callable[..., Any]:
-        """Makes of one value for each place what is written as an object of them all. A struct is made in a quarter of
-        the time that a dict takes; but it leaves out a value that is `msgspec.UNSET`, so all must be required: then the
-        check misses it."""
+        """Returns a function that combines one value for each position into what is encoded. A struct is built in a
+        quarter of the time of a dict, but leaves out values that are `msgspec.UNSET`; all its fields are required, so
+        the check notices a missing one."""
         if len(self._required) == self._enough:
             return msgspec.defstruct("Places", self._by_position, bases=(_Places,), gc=False)
         return lambda *args: dict(zip(self._by_position, args, strict=True))
 
     def _check(self, text: str) -> None:
-        """Read the arguments as the worker will, so that a wrong one is told to the caller and not to a worker. Takes a
-        third of a microsecond. Hints that cannot be read are left to the worker, who says so when it starts."""
+        """Read the arguments as the worker will, so that the caller gets the error and not the worker. Takes a third of
+        a microsecond. A hint that cannot be read is left to the worker, which reports it at its start."""
         try:
             reader = self._reader or self.prepare()
         except BadArguments:
@@ -193,7 +194,7 @@ class Signature:
             raise self._mismatch(text, error) from error
 
     def decode(self, text: str) -> dict[str, Any]:
-        """The stored arguments, converted by type hint; raises BadArguments where they do not fit the function."""
+        """The stored arguments, converted by type hint; raises BadArguments if they do not fit the function."""
         reader = self._reader or self.prepare()
         try:
             found = msgspec.structs.asdict(reader.decode(text))
@@ -206,7 +207,7 @@ class Signature:
         return found
 
     def call_with(self, decoded: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What `decode` gave, as positional and keyword arguments for `function(*args, **kwargs)`."""
+        """The result of `decode` as positional and keyword arguments for `function(*args, **kwargs)`."""
         if not self._only_by_position and self._star is None:
             return (), decoded
         kwargs = dict(decoded)
@@ -216,7 +217,7 @@ class Signature:
         return (*args, *rest), kwargs
 
     def call_with_context(self, decoded: dict[str, Any], context: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """`call_with`, and the running job for whoever wants it as a parameter."""
+        """`call_with`, plus the running job if the function has a parameter for it."""
         args, kwargs = self.call_with(decoded)
         if self._context is None:
             return args, kwargs
@@ -227,21 +228,21 @@ class Signature:
 
     @property
     def takes_context(self) -> bool:
-        """Whether the function wants the running job as a parameter."""
+        """Does the function have a parameter for the running job?"""
         return self._context is not None
 
     def _place_of(self, context: inspect.Parameter) -> tuple[str, int | None, bool]:
-        """Its name, how many arguments by position stand before it (None: it has no place), and whether it has nothing
-        but a place."""
+        """The parameter for the running job: its name, how many arguments precede it by position (None: keyword only),
+        and whether it is positional only."""
         if context.kind is context.KEYWORD_ONLY:
             return context.name, None, False
         return context.name, list(self._parameters).index(context.name), context.kind is context.POSITIONAL_ONLY
 
     def prepare(self) -> msgspec.json.Decoder[Any]:
-        """Build what `decode` needs; raises BadArguments if a type hint cannot be found or cannot be read from JSON.
+        """Prepare `decode`; raises BadArguments if a type hint cannot be found or cannot be read from JSON.
 
-        `decode` does it at need, because at registration the names that hints use may not exist yet. A worker that
-        does it when it starts learns of a bad hint before the first job.
+        `decode` does it when needed, because at registration the names in hints may not exist yet. A worker does it
+        when it starts, to find an invalid hint before the first job.
         """
         hints = {name: self._hint(parameter) for name, parameter in self._parameters.items()}
         if self._double_star:
@@ -256,12 +257,12 @@ class Signature:
 
     @functools.cached_property
     def result_hint(self) -> Any:
-        """The type that the function says it returns, for `decode_result`; Any if it says none that can be read."""
+        """The return type of the function, for `decode_result`; Any if it has none that can be read."""
         return self._returned()
 
     def may_hold_keys(self) -> bool:
-        """Whether an argument or the result may be an object, or hold one: so it is unless all hints say otherwise.
-        Nothing is remembered, as a hint may name what its module is yet to define."""
+        """May an argument or the result contain an object? True unless all hints exclude it. Not cached, because a hint
+        may name something that its module defines later."""
         return not all(_is_plain(hint) for hint in [*(hint for _, hint, _, _ in self.described()), self._returned()])
 
     def _returned(self) -> Any:
@@ -339,15 +340,15 @@ def _signature_of(function: Function) -> Signature:
 
 
 def encode_args(args: Mapping[str, Any], limit: int = PAYLOAD_LIMIT) -> str:
-    """Arguments by name as the text of one JSON object, for a task whose function is not known here."""
+    """Arguments by name as the text of one JSON object, for a task whose function is unknown here."""
     for name in args:
         if not isinstance(name, str):
-            raise BadArguments(f"the names of arguments are text, not {name!r}", hint='e.g. {"user_id": 7}')
+            raise BadArguments(f"the names of arguments must be text, not {name!r}", hint='e.g. {"user_id": 7}')
     return _to_text(dict(args), limit, "")
 
 
 def encode_result(value: Any, limit: int = PAYLOAD_LIMIT) -> str:
-    """What a task returned, as JSON text."""
+    """The return value of a task, as JSON text."""
     return _to_text(value, limit, None)
 
 
@@ -361,7 +362,7 @@ def decode_result(text: str, type_hint: Any = Any) -> Any:
 
 
 def canonical_json(value: Any) -> bytes:
-    """`value` as JSON with the keys of objects and the members of sets in order: equal values give equal bytes."""
+    """`value` as JSON with sorted object keys and set members: equal values give equal bytes."""
     return _CANONICAL.encode(value)
 
 
@@ -369,7 +370,7 @@ def canonical_json(value: Any) -> bytes:
 
 
 def innermost(function: Any) -> Any:
-    """The plain function inside partials, methods, decorators and callable objects: where the code is."""
+    """The plain function inside partials, methods, decorators and callable objects, where the code is."""
     while True:
         if isinstance(function, functools.partial):
             function = function.func
@@ -384,10 +385,10 @@ def innermost(function: Any) -> Any:
 
 
 def _takes_text(hint: Any) -> bool:
-    """Does this hint take text, or hold one? Classes with fields may; pydantic's see to that by themselves."""
+    """Does this hint contain text? Classes with fields may; pydantic checks its own."""
     members = typing.get_args(hint)
     if typing.get_origin(hint) is dict:
-        members = members[1:]  # nearly every key is text, and nearly none is bytes
+        members = members[1:]  # nearly all keys are text, and hardly any are bytes
     if members and typing.get_origin(hint) is not typing.Literal:
         return any(_takes_text(member) for member in members)
     if hint is str:
@@ -396,8 +397,8 @@ def _takes_text(hint: Any) -> bool:
 
 
 def _bytes_for_text(value: Any, hint: Any) -> tuple[str, str] | None:
-    """Of what type the bytes are that this value has where its hint wants text, and the path to them; None if it has
-    none there."""
+    """The type of the bytes in this value where its hint requires text, and the path to them; None if there are
+    none."""
     try:
         plain = msgspec.to_builtins(value, builtin_types=_BYTES, str_keys=True, enc_hook=to_json)
         msgspec.convert(plain, hint, builtin_types=_BYTES, str_keys=True, dec_hook=_from_json)
@@ -405,13 +406,13 @@ def _bytes_for_text(value: Any, hint: Any) -> tuple[str, str] | None:
         what, path = _split_message(error)
         found = re.fullmatch(r"expected (.+), got (bytes|bytearray|memoryview)", what)
         return (found[2], path) if found and "str" in found[1].split(" | ") else None
-    except (ValueError, TypeError, RecursionError):  # it was read as JSON, so nothing else can be wrong
+    except (ValueError, TypeError, RecursionError):  # it was read as JSON, so this is the only possible error
         return None
     return None
 
 
 def _signature(function: Function) -> inspect.Signature:
-    if sys.version_info >= (3, 14):  # hints are computed when asked for, and their names may not exist yet
+    if sys.version_info >= (3, 14):  # hints are evaluated when read, and their names may not exist yet
         import annotationlib
 
         return inspect.signature(function, annotation_format=annotationlib.Format.FORWARDREF)
@@ -423,11 +424,11 @@ def _parameters_of(function: Function, name: str) -> dict[str, inspect.Parameter
         return dict(_signature(function).parameters)
     except (ValueError, TypeError) as error:
         advice = "wrap it in a function of your own"
-        raise BadArguments(f"{name} does not tell which arguments it takes", why=str(error), hint=advice) from error
+        raise BadArguments(f"{name} does not say which arguments it takes", why=str(error), hint=advice) from error
 
 
 def _resolve(annotation: Any, function: Function) -> Any:
-    """A hint as a type: text and forward references are looked up where the function was written."""
+    """A hint as a type: names are looked up where the function was written."""
     home = innermost(function)
 
     def holder() -> None: ...
@@ -438,7 +439,7 @@ def _resolve(annotation: Any, function: Function) -> Any:
 
 
 def _readable(hint: Any) -> Any:
-    """The hint as msgspec takes it: a union whose members look alike in JSON becomes one that tries them in turn."""
+    """The hint as msgspec accepts it: a union whose members look alike in JSON becomes one that tries them in turn."""
     try:
         msgspec.json.Decoder(hint)
         return hint
@@ -452,7 +453,7 @@ def _readable(hint: Any) -> Any:
 
 
 def _is_plain(hint: Any) -> bool:
-    """Whether such values have no keys in JSON, nor anything inside that has."""
+    """Do such values have no keys in JSON, at any level?"""
     if isinstance(hint, _EitherType):
         return all(map(_is_plain, hint.members))
     origin, members = typing.get_origin(hint), typing.get_args(hint)
@@ -469,15 +470,15 @@ def _is_plain(hint: Any) -> bool:
 
 
 class _EitherType(type):
-    """A union such as `date | str`, as a type of its own, because msgspec cannot tell its members apart."""
+    """A union such as `date | str` as a type of its own, because msgspec cannot distinguish its members."""
 
     members: tuple[Any, ...]
 
     def __instancecheck__(cls, value: Any) -> bool:
-        return True  # msgspec asks about what `convert` made
+        return True  # msgspec calls this with the result of `convert`
 
     def convert(cls, value: Any) -> Any:
-        """The member that is written just as it was read; else the first that fits."""
+        """The member that is written exactly as it was read, else the first that fits."""
         fitting = []
         for member in sorted(cls.members, key=lambda m: (typing.get_origin(m) or m) in _GREEDY):
             try:
@@ -493,7 +494,7 @@ class _EitherType(type):
         return fitting[0]
 
 
-_GREEDY: tuple[Any, ...] = (str, dict, list, Any)  # they fit nearly everything, so they are tried last
+_GREEDY: tuple[Any, ...] = (str, dict, list, Any)  # they fit nearly everything, so they come last
 
 
 # --- Values ---
@@ -503,7 +504,7 @@ _WRITTEN_AS: dict[type, type] = {str: str, int: int, float: float, PurePath: str
 
 
 def _from_json(kind: Any, value: Any) -> Any:
-    """msgspec asks this about a hint of a type that it does not know; it refuses what is not of that type then."""
+    """msgspec calls this for a hint of an unknown type, to convert and check the value."""
     if isinstance(kind, _EitherType):
         return kind.convert(value)
     if hasattr(kind, "model_validate_json"):
@@ -531,7 +532,7 @@ _RAW_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class _Places(msgspec.Struct):
-    """The values of a call, each in the place of an argument."""
+    """The values of a call, each at the position of its argument."""
 
 
 def _by_name(value: Any) -> Any:
@@ -542,13 +543,13 @@ def _to_text(value: Any, limit: int, owner: str | None) -> str:
     """`value` as JSON; `owner` is the function whose arguments these are, "" if unknown, None for a result."""
     try:
         raw = encode(value)
-    except Exception as error:  # a value's own code may raise anything
+    except Exception as error:  # the value's own code may raise anything
         raise refusal(_by_name(value), owner) from error
     if len(raw) > limit:
         if owner is None:
             raise PayloadTooLarge("the data of the result", len(raw), limit, setting="result_limit")
         raise PayloadTooLarge(f"the arguments{owner and f' of {owner}()'}", len(raw), limit)
-    text = raw.decode()  # which is searched far quicker than bytes
+    text = raw.decode()  # searching text is much faster than searching bytes
     if (len(raw) > 2 * DEPTH_LIMIT or "null" in text or "\\u0000" in text) and fault_in(raw, _by_name(value)):
         raise refusal(_by_name(value), owner)
     return text
@@ -563,19 +564,19 @@ def _split_message(error: Exception) -> tuple[str, str]:
 
 
 def fault_of(value: Any) -> str | None:
-    """Which of the faults in `refusal` this value has, if any."""
+    """The first problem in `refusal` that this value has, or None."""
     try:
         return fault_in(encode(value), value)
     except RecursionError:
         return "depth"
     except UnicodeEncodeError:
         return "surrogate"
-    except Exception:  # noqa: BLE001 - a value's own code may raise anything
+    except Exception:  # noqa: BLE001 - the value's own code may raise anything
         return "type"
 
 
 def fault_in(raw: bytes, value: Any) -> str | None:
-    """What JSON was made of and cannot give back. Each look at the text is cheap, and most end there."""
+    """Find what JSON would change. Each check of the text is cheap, and most calls end there."""
     if len(raw) > 2 * DEPTH_LIMIT and is_too_deep(raw):
         return "depth"
     if b"null" in raw and not _came_back_equal(raw, value) and _holds_nan(value):  # msgspec writes NaN as null
@@ -591,23 +592,23 @@ _ONE_KIND = bytes.maketrans(b"{}", b"[]")
 
 
 def is_too_deep(raw: bytes) -> bool:
-    """Is this JSON nested deeper than anybody should have to read?"""
+    """Is this JSON nested deeper than `DEPTH_LIMIT`?"""
     if raw.count(b"[") + raw.count(b"{") <= DEPTH_LIMIT:
         return False
     quoted = raw.replace(rb"\\", b"").replace(rb"\"", b"").translate(_ONE_KIND, _NOISE).replace(b'""', b"")
     brackets = re.sub(rb'"[^"]*"', b"", quoted)
     for _ in range(DEPTH_LIMIT):
-        brackets = brackets.replace(b"[]", b"")  # takes the innermost level away
+        brackets = brackets.replace(b"[]", b"")  # removes the innermost level
         if not brackets:
             return False
     return True
 
 
 def _came_back_equal(raw: bytes, value: Any) -> bool:
-    """Far quicker than to search for NaN, and it settles the matter for plain values."""
+    """Much faster than searching for NaN, and sufficient for plain values."""
     try:
         return bool(msgspec.json.decode(raw) == value)
-    except Exception:  # noqa: BLE001 - a value's own comparison may raise anything
+    except Exception:  # noqa: BLE001 - the value's own comparison may raise anything
         return False
 
 
@@ -625,7 +626,7 @@ def _holds_nan(value: Any) -> bool:
 
 
 def refusal(value: Any, owner: str | None) -> BadArguments | BadResult:
-    """The error that names the innermost value which cannot become JSON, and says why."""
+    """The error that names the innermost value which cannot become JSON, and why."""
     where, argument, fault = "the result", None, fault_of(value)
     if owner is not None:
         argument = next((name for name in value if fault_of({name: value[name]})), next(iter(value)))
@@ -636,26 +637,26 @@ def refusal(value: Any, owner: str | None) -> BadArguments | BadResult:
         where += f" at {argument or ''}{path}"
     if owner is None and (kind := _unrun(value)):
         return BadResult(
-            f"the task returned {kind} instead of doing its work: what is in it has not run",
+            f"the task returned {kind} instead of doing its work: the code in it has not run",
             hint="let the function, and what wraps it, await or exhaust it, and return a value",
         )
     if owner is None:
-        kept = "the task has run to its end; only what it returned cannot be kept"
+        kept = "the task has finished its work; only its return value cannot be stored"
         return BadResult(f"{where}: {what}", why=kept, hint=hint.replace("pass ", "return "))
     prefix = f"{owner}(): " if owner else ""
     return BadArguments(f"{prefix}{where}: {what}", argument=argument, hint=hint)
 
 
 def _unrun(value: Any) -> str | None:
-    """What a function made that does nothing by being called; None of any other value."""
+    """The kind of an object that does nothing when it is made (a coroutine, a generator); None for other values."""
     if inspect.iscoroutine(value):
-        value.close()  # else Python warns that nobody has awaited it
+        value.close()  # prevents Python's warning about an unawaited coroutine
         return "a coroutine"
     return "a generator" if inspect.isgenerator(value) or inspect.isasyncgen(value) else None
 
 
 def _descend(value: Any, fault: str | None) -> tuple[Any, str, bool]:
-    """The innermost value with this fault, the path to it, and whether the way leads in a circle."""
+    """The innermost value with this problem, the path to it, and whether the path is a cycle."""
     path, passed = "", {id(value)}
     for _ in range(DEPTH_LIMIT):
         step, child = next(((s, c) for s, c in _children(value) if fault_of(c) == fault), (None, None))
@@ -678,7 +679,7 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
     elif not isinstance(value, type):
         attrs = [field.name for field in getattr(value, "__attrs_attrs__", ())]
         for name in getattr(value, "__struct_fields__", None) or getattr(value, "__dataclass_fields__", attrs):
-            if not name.startswith("_"):  # which says nothing to who only made the whole
+            if not name.startswith("_"):  # the caller built only the outer value
                 yield f".{name}", getattr(value, name, None)
 
 
@@ -693,10 +694,10 @@ def _describe(value: Any, fault: str | None) -> tuple[str, str]:
         case "nan":
             return f"{value!r} cannot become JSON, which has no NaN or Infinity", "pass None, or text"
         case "nul":
-            return "the text has a NUL character ('\\0'), which no storage takes", "remove it, or pass bytes"
+            return "the text has a NUL character ('\\0'), which no storage accepts", "remove it, or pass bytes"
     if isinstance(value, int):
         return "an integer of more than 4,300 digits cannot become JSON", "pass it as text, in hexadecimal"
     if isinstance(value, dict):
         key = next((key for key in value if fault_of({key: None})), None)
-        return f"the key {key!r} cannot become JSON", "the keys of a dict are text or numbers"
+        return f"the key {key!r} cannot become JSON", "the keys of a dict must be text or numbers"
     return f"<{type(value).__name__} object> cannot become JSON", "pass its id, or make it a dataclass"

@@ -1,8 +1,8 @@
-"""What a running task may know and touch of its own job: `current_job()`.
+"""What a running task knows of its own job: `current_job()`.
 
-The context touches no storage. What it has to say goes to a `WorkerLink`, which the executor hands in: in a thread or a
-coroutine the worker's own desk, in an isolated child a pipe to it. Saying something costs about a microsecond; the desk
-writes it down a little later, together with what others say.
+The context touches no storage. Log lines and check-ins go to a `WorkerLink`: in a thread or a coroutine the held job,
+in an isolated child process a channel to the worker. A call costs about a microsecond; the worker's loop writes to the
+storage a little later, together with what other jobs report.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ MESSAGE_LIMIT = 10_000
 
 
 class WorkerLink(Protocol):
-    """Where a running job's words go."""
+    """Where a running job sends its log lines and check-ins."""
 
     def log(self, message: str, kind: str = "log") -> None:
-        """A line for the job's log."""
+        """Add a line to the job's log."""
 
     def check_in(self, message: str | None, progress: int | None, progress_text: str | None) -> None:
-        """A sign of life."""
+        """Report that the job is alive, and how far it is."""
 
     def is_stopping(self) -> bool:
         """Has somebody asked the job, or the whole worker, to stop?"""
 
     def should_stop(self) -> bool:
-        """The same, asked by the job itself: from now on it knows, and if it returns, it did as it was told."""
+        """The same, asked by the job itself: if it returns now, it has stopped because it was told to."""
 
 
 class JobContext:
@@ -74,7 +74,7 @@ class JobContext:
 
     @property
     def id(self) -> str:
-        """Its id, the same in every attempt: the idempotency key for what the task does elsewhere."""
+        """The job's id, the same in every attempt: an idempotency key for what the task does elsewhere."""
         return self._job.id
 
     @property
@@ -87,28 +87,28 @@ class JobContext:
 
     @property
     def attempt(self) -> int:
-        """Which try this is, from 1."""
+        """The number of this attempt, from 1."""
         return self._job.attempt
 
     @property
     def attempts_left(self) -> int:
-        """How many tries it has, this one among them: 1 is the last."""
+        """How many attempts are left, including this one: 1 is the last."""
         return max(0, self._max_attempts - self._job.failures)
 
     @property
     def max_attempts(self) -> int:
-        """How often it may be tried in all."""
+        """How often the job may be tried in all."""
         return self._max_attempts
 
     @property
     def fence(self) -> int:
-        """Rises whenever the job changes hands, so with each attempt: with `id` a fencing token. A system that keeps
-        the highest one refuses a worker that comes late. It is no idempotency key."""
+        """Rises whenever the job gets another owner, so with each attempt. `id` and `fence` are a fencing token: a
+        system that remembers the highest fence refuses a late worker. It is no idempotency key."""
         return self._job.fence
 
     @property
     def owner(self) -> str | None:
-        """The worker that runs it."""
+        """The id of the worker that runs the job."""
         return self._job.owner
 
     @property
@@ -117,20 +117,20 @@ class JobContext:
 
     @property
     def meta(self) -> dict[str, Any]:
-        """What was handed along when it was enqueued."""
+        """The metadata that was enqueued with the job."""
         decoded: dict[str, Any] = msgspec.json.decode(self._job.meta) if self._job.meta else {}
         return decoded
 
     @property
     def seconds_left(self) -> float | None:
-        """How long this run may still take; None: as long as it likes."""
+        """How many seconds this run may still take; None: no limit."""
         if self._timeout is None:
             return None
         return max(0.0, self._began_at + self._timeout / SECOND - time.monotonic())
 
     @property
     def is_stopping(self) -> bool:
-        """As `should_stop`, for middleware: that it has looked does not mean that the task knows."""
+        """As `should_stop`, for middleware: asking here does not count as telling the task."""
         return self._link.is_stopping()
 
     @property
@@ -139,12 +139,12 @@ class JobContext:
         return self._link.should_stop()
 
     def checkin(self, message: str | None = None) -> bool:
-        """Say that you are alive, and what you are at. True: stop, please."""
+        """Report that the job is alive, and what it does. True: it should stop."""
         self._link.check_in(tidy(message), None, None)
         return self._link.should_stop()
 
     def progress(self, percent: int, text: str | None = None) -> bool:
-        """Say how far you are, in whole percent. Also a check-in: True means stop, please."""
+        """Report how far the job is, in whole percent. Also a check-in: True means that it should stop."""
         if isinstance(percent, bool) or not isinstance(percent, int) or not 0 <= percent <= 100:
             raise BadValue(f"progress must be a whole number from 0 to 100, not {percent!r}")
         self._link.check_in(None, percent, tidy(text))
@@ -155,7 +155,7 @@ class JobContext:
         self._link.log(tidy(message) or "")
 
     def snooze(self, delay: Duration) -> Snooze:
-        """`return job.snooze("10m")`: call me again later."""
+        """`return job.snooze("10m")`: run the job again later."""
         return Snooze(delay)
 
 
@@ -163,7 +163,7 @@ CURRENT: ContextVar[JobContext | None] = ContextVar("packhorse_current_job", def
 
 
 def current_job() -> JobContext:
-    """The job that runs here, in this thread or coroutine. Raises outside of one."""
+    """The job that runs in this thread or coroutine. Raises outside of a job."""
     context = CURRENT.get()
     if context is None:
         raise PackhorseError("no job runs here", hint="current_job() works inside a task while a worker runs it")
@@ -171,8 +171,8 @@ def current_job() -> JobContext:
 
 
 def refuse_to_wait(what: str, in_task: bool) -> None:
-    """Raise WaitRefused where a task would wait for other jobs: it keeps its slot meanwhile, and when every slot waits
-    nobody runs what they wait for. `in_task` True: its author knows that others will."""
+    """Raise WaitRefused in a task that would wait for other jobs: it keeps its slot meanwhile, and when every slot
+    waits, none is left to run those jobs. `in_task` True: the author knows that other workers run them."""
     context = CURRENT.get()
     if context is None or in_task:
         return
@@ -185,7 +185,7 @@ def refuse_to_wait(what: str, in_task: bool) -> None:
 
 
 def tidy(value: object) -> str | None:
-    """What a job said, as text that every storage takes, and not too long."""
+    """The value as text that every storage takes, cut if it is too long."""
     if value is None:
         return None
     text = str(value).encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
@@ -193,7 +193,7 @@ def tidy(value: object) -> str | None:
 
 
 Resolve = Callable[[Any], Any]
-"""The type that an annotation stands for; raises where its names cannot be found yet."""
+"""Returns the type of an annotation; raises if its names are not defined yet."""
 
 _NAMES = re.compile(r"\bJobContext\b")
 _LIKE_IT = ("job", "ctx", "context")
@@ -203,8 +203,8 @@ _STARRED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 def find_context_parameter(
     task: str, parameters: Mapping[str, inspect.Parameter], resolve: Resolve
 ) -> inspect.Parameter | None:
-    """The parameter that the running job is handed to; None: there is none. A shape that cannot be meant raises
-    BadValue, which shows one that can."""
+    """The parameter that gets the running job; None: there is none. Raises BadValue for a signature that makes no
+    sense, and shows one that does."""
     found = [one for one in parameters.values() if _is_context(one.annotation, resolve)]
     if len(found) > 1:
         names = " and ".join(repr(one.name) for one in found)
@@ -220,14 +220,14 @@ def find_context_parameter(
 
 
 def hint_for_missing(names: list[str]) -> str | None:
-    """What to try if these arguments are missing: one of them may be meant for the running job."""
+    """A hint if one of these missing arguments looks like the running job."""
     like = next((name for name in names if name in _LIKE_IT), None)
     return f"if {like!r} is meant to be the running job, write {like}: JobContext" if like else None
 
 
 def _is_context(annotation: Any, resolve: Resolve) -> bool:
     found = _resolved(annotation, resolve)
-    if isinstance(found, str):  # perhaps it is imported for type checkers only
+    if isinstance(found, str):  # it may be imported for type checkers only
         return _NAMES.search(found) is not None
     if typing.get_origin(found) in (typing.Union, types.UnionType):
         return set(typing.get_args(found)) == {JobContext, types.NoneType}
@@ -235,17 +235,17 @@ def _is_context(annotation: Any, resolve: Resolve) -> bool:
 
 
 def _resolved(annotation: Any, resolve: Resolve) -> Any:
-    """The type, or the text where it cannot be found yet."""
+    """The type, or the text if its names are not defined yet."""
     if not isinstance(annotation, str):
         return annotation
     try:
         return resolve(annotation)
-    except Exception:  # noqa: BLE001 - names that do not exist yet, or a hint's own code; whoever decodes says so
+    except Exception:  # noqa: BLE001 - names that do not exist yet, or a hint's own code; decoding reports it
         return annotation
 
 
 def _handles() -> tuple[type, ...]:
-    """What users hold of other jobs; known only where it is loaded."""
+    """The handles of other jobs, if their module is loaded."""
     module = sys.modules.get("packhorse.client.job")
     handle = getattr(module, "JobHandle", None)
     return (handle,) if handle is not None else ()

@@ -1,11 +1,11 @@
-"""When a schedule ticks: cron text and a time zone in, moments out.
+"""When a schedule ticks, from its cron expression and its time zone.
 
-The chore that ticks schedules asks `next_after` and, after a pause, `between`; the client and the command line check
-a user's text by making a `Cron`. The answers depend on nothing but text, zone and time, so every process agrees.
+The chore that ticks schedules calls `next_after` and, after a pause, `between`; the client and the command line check a
+user's expression by making a `Cron`. The results depend only on expression, zone and time, so every process agrees.
 
-Daylight saving follows Debian's cron. A text with fixed hours and minutes runs once a day: a time that the clock skips
-runs at the first moment after the gap, one that comes twice runs the first time. A text whose hour or minute begins
-with `*` follows the clock on the wall: it skips what is skipped and repeats what is repeated.
+Daylight saving follows Debian's cron. An expression with fixed hours and minutes runs once a day: a time that the clock
+skips runs at the first moment after the gap, one that comes twice runs the first time. An expression whose hour or
+minute begins with `*` follows the wall clock: it skips what is skipped and repeats what is repeated.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SOME_DAY = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 class Cron(msgspec.Struct, frozen=True):
-    """A checked cron text: five fields, six with seconds first, a nickname such as @daily, or `@every 90s`.
+    """A checked cron expression: five fields, six with seconds first, a nickname such as @daily, or `@every 90s`.
 
     >>> to_datetime(Cron("30 7 * * *", "Europe/Ljubljana").next_after(1_800_000_000_000_000)).isoformat()
     '2027-01-16T06:30:00+00:00'
@@ -72,7 +72,7 @@ class Cron(msgspec.Struct, frozen=True):
         return list(islice(takewhile(lambda tick: tick <= until, self._ticks(after)), limit))
 
     def describe(self) -> str:
-        """The text in short English, such as "At 02:30 every day (Europe/Ljubljana)"."""
+        """The expression in short English, such as "At 02:30 every day (Europe/Ljubljana)"."""
         if self._interval() is not None:
             return f"Every {self.text.split(maxsplit=1)[1]}"
         return f"{CronSim(self._fields(), _SOME_DAY).explain()} ({self.tz})"
@@ -96,7 +96,7 @@ class Cron(msgspec.Struct, frozen=True):
 
     def _ticks(self, after: int) -> Iterator[int]:
         if (interval := self._interval()) is not None:
-            # Counted from 1970 and not from some process's start, so that all processes tick together.
+            # Counted from 1970 rather than from a process's start, so that all processes tick together.
             first = (after // interval + 1) * interval
             return count(first, interval)
         return _rising(after, map(from_datetime, _moments(self._fields(), to_datetime(after), _zone(self.tz))))
@@ -108,7 +108,7 @@ def _is_fixed(fields: str) -> bool:
 
 
 def _moments(fields: str, after: datetime, zone: tzinfo) -> Iterator[datetime]:
-    """What the text means in the zone: counted on a clock without daylight saving, then put on the wall."""
+    """The ticks of the expression in its zone: computed on a clock without daylight saving, then converted."""
     fixed = _is_fixed(fields)
     again: list[datetime] = []
     for plain in CronSim(fields, _start(after, zone)):
@@ -121,14 +121,14 @@ def _moments(fields: str, after: datetime, zone: tzinfo) -> Iterator[datetime]:
         if second.utcoffset() != moment.utcoffset() and not fixed:
             again.append(second)
         else:
-            # The repeated hour is over: what it held comes after all of its first round.
+            # The repeated hour is over: its ticks come after all of its first round.
             yield from again
             again.clear()
         yield moment
 
 
 def _start(after: datetime, zone: tzinfo) -> datetime:
-    """Where to begin counting: early enough to see an hour that is being, or about to be, repeated."""
+    """The start of the computation: early enough to include an hour that is repeated."""
     near = timedelta(hours=3)
     offsets = {(after + shift).astimezone(zone).utcoffset() for shift in (-near, timedelta(0), near)}
     return after.astimezone(zone).replace(tzinfo=None) - (near if len(offsets) > 1 else timedelta(0))
@@ -139,7 +139,7 @@ def _is_skipped(moment: datetime) -> bool:
 
 
 def _rising(after: int, ticks: Iterator[int]) -> Iterator[int]:
-    """Without repeats: several skipped times meet at one moment, and a repeated hour begins in the past."""
+    """Without repeats: several skipped times fall on one moment, and a repeated hour begins in the past."""
     for tick in ticks:
         if tick > after:
             after = tick

@@ -52,7 +52,7 @@ from collections.abc import Iterable
 
 
 class PackhorseError(Exception):
-    """What every error below is; catch this to catch them all.
+    """The base of all errors below; catch this to catch them all.
 
     `what` is one sentence; `why` and `hint` complete it where they are known.
     """
@@ -73,7 +73,7 @@ class PackhorseError(Exception):
 
 
 class SettingsError(PackhorseError):
-    """The settings have problems; `problems` holds one sentence for each, so that all are mended at once."""
+    """The settings have problems; `problems` holds one sentence for each, so that all can be fixed together."""
 
     def __init__(self, problems: list[str]) -> None:
         self.problems = problems
@@ -82,14 +82,15 @@ class SettingsError(PackhorseError):
 
 
 class StorageError(PackhorseError):
-    """Something about the place where the jobs live."""
+    """A problem with the storage."""
 
 
 class StorageUnavailable(StorageError):
-    """The storage does not answer or does not take writes just now; nothing was half-written.
+    """The storage does not answer or accepts no writes now; nothing was half-written.
 
-    `may_pass` says whether waiting may help. It does not where somebody has to change something first: a wrong path,
-    password or database number, a right that is lacking."""
+    `may_pass` says whether waiting may help. It does not if a person must change something first: a wrong path,
+    password or database number, a missing permission.
+    """
 
     def __init__(self, what: str, *, why: str | None = None, hint: str | None = None, may_pass: bool = True) -> None:
         super().__init__(what, why=why, hint=hint)
@@ -97,7 +98,7 @@ class StorageUnavailable(StorageError):
 
 
 class StorageFull(StorageUnavailable):
-    """No room is left; jobs already stored are safe, new ones are refused."""
+    """No space is left; stored jobs are safe, new ones are rejected."""
 
 
 class StorageReadOnly(StorageUnavailable):
@@ -105,19 +106,19 @@ class StorageReadOnly(StorageUnavailable):
 
 
 class StorageClosed(StorageUnavailable):
-    """The storage is being moved to another, or was, or is the other and not yet whole: nothing is changed in it."""
+    """The storage is being moved to another, or was, or is the other and not complete yet: it accepts no changes."""
 
 
 class StorageNotFound(StorageError):
-    """There are no tables of ours at this address, and whoever asked only wanted to look."""
+    """This address has no tables of Packhorse, and a command that only reads does not create them."""
 
 
 class CopyRefused(StorageError):
-    """One storage cannot be moved to the other as it was asked; nothing was lost or changed by asking."""
+    """One storage cannot be moved to the other as requested; nothing was lost or changed."""
 
 
 class CopyTimeout(CopyRefused, TimeoutError):
-    """Jobs of the storage that is left did not end in time; nothing was copied, and it goes on as before."""
+    """Jobs of the source storage did not end in time; nothing was copied, and it works as before."""
 
 
 class NotADatabase(StorageError):
@@ -133,7 +134,7 @@ class SchemaTooNew(StorageError):
 
 
 class BadURL(StorageError):
-    """The storage address cannot be understood."""
+    """The storage address is invalid."""
 
 
 class MissingDriver(StorageError):
@@ -141,7 +142,7 @@ class MissingDriver(StorageError):
 
 
 class JobError(PackhorseError):
-    """Something about one job; `job_id` says which."""
+    """A problem with one job; `job_id` says which."""
 
     def __init__(self, job_id: str, what: str, *, why: str | None = None, hint: str | None = None) -> None:
         super().__init__(what, why=why, hint=hint)
@@ -174,19 +175,19 @@ class NotUnique(JobError):
 
 
 class JobExists(JobError):
-    """A job with the id that the caller chose is there already, and is another call; `job_id` is that job."""
+    """The id that the caller chose belongs to another call already; `job_id` is that job."""
 
     def __init__(self, job_id: str, what: str) -> None:
         super().__init__(
             job_id,
-            f"job {job_id} is there already, and its {what} differ",
-            hint="the same call may be made again under its id; another one needs an id of its own",
+            f"job {job_id} exists already, and its {what} differ",
+            hint="the same call may be repeated under its id; another call needs an id of its own",
         )
         self.what_differs = what
 
 
 class JobFailed(JobError):
-    """The job that was waited for ended dead or aborted."""
+    """The job ended dead or aborted."""
 
     def __init__(self, job_id: str, task: str, state: str, reason: str | None, error: str | None) -> None:
         super().__init__(job_id, f"job {job_id} ({task}) is {state}", why=error or reason)
@@ -196,15 +197,15 @@ class JobFailed(JobError):
 
 
 class WaitTimeout(JobError, TimeoutError):
-    """The job did not finish within the time that the caller would wait; it goes on."""
+    """The job did not end within the caller's timeout; it continues."""
 
 
 class WaitRefused(PackhorseError):
-    """A task wanted to wait for another job, and would have kept its slot meanwhile; `in_task=True` allows it."""
+    """A task wanted to wait for another job, and would keep its slot meanwhile; `in_task=True` allows it."""
 
 
 class TaskError(PackhorseError):
-    """Something about a task or the arguments of a call."""
+    """A problem with a task or the arguments of a call."""
 
 
 class TaskNotFound(TaskError):
@@ -216,7 +217,7 @@ class TaskExists(TaskError):
 
 
 class BadArguments(TaskError):
-    """The arguments do not fit the task, or cannot become JSON; `argument` names the culprit where it is known."""
+    """The arguments do not fit the task, or cannot become JSON; `argument` names the one, where it is known."""
 
     def __init__(
         self, what: str, *, argument: str | None = None, why: str | None = None, hint: str | None = None
@@ -226,7 +227,7 @@ class BadArguments(TaskError):
 
 
 class BadResult(TaskError):
-    """What a task returned cannot become JSON, or its stored form does not fit the return hint."""
+    """The return value of a task cannot become JSON, or its stored form does not fit the return type hint."""
 
 
 class PayloadTooLarge(TaskError):
@@ -249,32 +250,33 @@ class AppNotFound(PackhorseError):
 
 
 class AppBroken(PackhorseError):
-    """The user's module cannot be imported; `why` has the line that failed."""
+    """The user's module fails on import; `why` has the line that failed."""
 
 
 class WorkerNotFound(PackhorseError):
-    """This worker has not joined, or was struck off because it had fallen silent; it must join under a new id."""
+    """This worker has not joined, or the storage forgot it because it fell silent; it must join under a new id."""
 
     def __init__(self, owner: str, *, hint: str | None = None) -> None:
         super().__init__(
-            f"worker {owner} is not known", hint=hint or "it was struck off or never joined; join under a new id"
+            f"worker {owner} is unknown",
+            hint=hint or "it never joined, or was silent for too long; join under a new id",
         )
         self.owner = owner
 
 
 class WorkerExists(PackhorseError):
-    """A worker that is alive goes by this id already; two under one id would take each other's jobs for their own."""
+    """A living worker has this id already; two under one id would mistake each other's jobs for their own."""
 
     def __init__(self, owner: str) -> None:
         super().__init__(
-            f"worker {owner} is here already, and alive",
+            f"worker {owner} exists already, and is alive",
             hint="join under another id, or once it has left or been silent for its lease",
         )
         self.owner = owner
 
 
 class FailureNotFound(PackhorseError):
-    """No job failed of this cause, or what did is long gone."""
+    """No job failed for this cause, or not recently."""
 
     def __init__(self, cause: str, *, hint: str | None = None) -> None:
         super().__init__(f"there is no failure {cause!r}", hint=hint)
@@ -285,7 +287,7 @@ class ClientNotFound(PackhorseError):
     """This client has not joined, or it timed out."""
 
     def __init__(self, client_id: str) -> None:
-        super().__init__(f"client {client_id} is not known", hint="it never joined or timed out; join again")
+        super().__init__(f"client {client_id} is unknown", hint="it never joined or timed out; join again")
         self.client_id = client_id
 
 
@@ -293,7 +295,9 @@ class ScheduleNotFound(PackhorseError):
     """No schedule has this name, or it was removed."""
 
     def __init__(self, name: str, *, hint: str | None = None) -> None:
-        super().__init__(f"there is no schedule {name!r}", hint=hint or "a worker writes them down when it starts")
+        super().__init__(
+            f"there is no schedule {name!r}", hint=hint or "a worker writes the schedules of its app when it starts"
+        )
         self.name = name
 
 
@@ -306,36 +310,36 @@ class QueueNotFound(PackhorseError):
 
 
 class AccessError(PackhorseError):
-    """Somebody may not do this over HTTP."""
+    """A request over HTTP is not allowed."""
 
 
 class NotSignedIn(AccessError):
-    """Neither a token nor a session came with the request, or it is over."""
+    """The request has neither a valid token nor a session."""
 
 
 class NotAllowed(AccessError):
-    """It is known who asks, but not so much is allowed; or the request comes from where none may come."""
+    """The token or session does not allow this, or the request comes from a forbidden origin."""
 
 
 class UnsafeAddress(AccessError):
-    """The web would listen where others can reach it, and nothing keeps them out."""
+    """The web would listen where others can reach it, without a password."""
 
 
 class TooBusy(PackhorseError):
-    """Too many requests at once, or one that took too long; nothing is wrong that waiting does not mend."""
+    """Too many requests at the same time, or one that took too long; try again later."""
 
 
 class BadValue(PackhorseError, ValueError):
-    """An option has a value that it cannot have."""
+    """An option has an invalid value."""
 
 
 class BadCron(BadValue):
-    """The cron text or its time zone cannot be understood."""
+    """The cron expression or its time zone is invalid."""
 
 
 def did_you_mean(name: str, names: Iterable[str], most: int = 1) -> str:
-    """Return the end of a sentence about a misspelt name: "; did you mean 'email'?", or "" if no name is similar."""
-    import difflib  # imported only after a mistake
+    """The end of a sentence about a misspelt name: "; did you mean 'email'?", or "" if no name is similar."""
+    import difflib  # slow to import, and needed only after a mistake
 
     found = difflib.get_close_matches(name, list(names), n=most)
     return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""

@@ -25,58 +25,58 @@ class Subject(StrEnum):
 
 
 class Kind(StrEnum):
-    """What happened. In brackets, what `data` carries; docs/events.md has them all."""
+    """The kind of an event. In brackets: the content of `data`; docs/events.md describes all."""
 
     # a job
     ADDED = "added"  # enqueued [due_at, copied_from, chosen]
-    QUEUED = "queued"  # a scheduled job fell due
+    QUEUED = "queued"  # a scheduled job became due
     RESERVED = "reserved"
     STARTED = "started"  # also of a worker, a foreman [host, pid, version, object: its record]
     COMPLETED = "completed"  # [ran]
-    FAILED = "failed"  # one attempt failed, another will follow [reason, error, retry_in, version, ran]
-    READDED = "readded"  # in line again [why, delay, ran, losses]
-    BROKEN = "broken"  # no tries left: dead [reason, error, why, halts, version, ran]
+    FAILED = "failed"  # an attempt failed, another will follow [reason, error, retry_in, version, ran]
+    READDED = "readded"  # queued again [why, delay, ran, losses]
+    BROKEN = "broken"  # no attempts left: dead [reason, error, why, halts, version, ran]
     HALTED = "halted"  # its worker died while it ran [why, halts, version, ran]
     SNOOZED = "snoozed"  # [delay, ran]
     ABORT_ASKED = "abort_asked"  # a held job was asked to stop [by, reason]
-    ABORTED = "aborted"  # [by, reason, ran, error, version, why, and what was counted with it]
+    ABORTED = "aborted"  # [by, reason, ran, error, version, why, and the counters that changed with it]
     FORCE_STARTED = "force_started"  # [by]
     PRIORITY_CHANGED = "priority_changed"  # [from, to, by]
     QUEUE_CHANGED = "queue_changed"  # [from, to, by, before]
     RETRIED = "retried"  # by an operator [by]
-    REPLACED = "replaced"  # a unique twin brought new arguments [args, twin, due_at, before, chosen]
+    REPLACED = "replaced"  # a call with the same unique key brought new arguments [args, twin, due_at, before, chosen]
     HANDLED = "handled"  # a subscriber acknowledged the outcome [client]
     DELETED = "deleted"  # [by]
     # a process or a client
     DEPLOYED = "deployed"  # a worker started with a version of the code that no other runs [version]
-    STAT = "stat"  # what a worker has done so far [its figures, object]
-    ORDERED = "ordered"  # an operator wants something of a foreman [do, worker, least, most, by]
+    STAT = "stat"  # the totals of a worker so far [its figures, object]
+    ORDERED = "ordered"  # an operator's order for a foreman [do, worker, least, most, by]
     KILLED = "killed"  # stopped on purpose [why, object]
     DIED = "died"  # [why, object]
     JOINED = "joined"  # [name]
     LEFT = "left"
-    SIGNED_OUT = "signed_out"  # of a session of the web, which is over [by]
+    SIGNED_OUT = "signed_out"  # of a session of the web, which has ended [by]
     TIMED_OUT = "timed_out"
     # a queue or a schedule
     PAUSED = "paused"  # [by, why, until]
     RESUMED = "resumed"  # [by, why]
     PUT = "put"  # a schedule was written or changed [cron, tz]
     TICKED = "ticked"  # [slot, outcome]
-    RUN_NOW = "run_now"  # an operator wanted a schedule's job at once [job, by]
-    SKIPPED = "skipped"  # an operator left out a schedule's next slot [slot, by]
+    RUN_NOW = "run_now"  # an operator ran a schedule's job now [job, by]
+    SKIPPED = "skipped"  # an operator skipped a schedule's next slot [slot, by]
     # a cause of failures
     SILENCED = "silenced"  # [task, duration, version, by]
     UNSILENCED = "unsilenced"  # [task, by]
 
     @classmethod
     def _missing_(cls, word: object) -> Kind | None:
-        """So that an answer of a newer manager can be read, too."""
+        """Lets a program read an answer of a newer manager."""
         return kind_of(word) if isinstance(word, str) else None
 
 
 def kind_of(word: str) -> Kind:
-    """What happened, as it is stored. A word that only newer programs know stays itself: it can be shown, and equals no
-    kind that this program knows."""
+    """A stored kind. One that only newer programs know stays a plain word: it can be shown, and equals no known
+    kind."""
     known = _KINDS.get(word)
     if known is not None:
         return known
@@ -86,7 +86,7 @@ def kind_of(word: str) -> Kind:
 
 
 def subject_of(word: object) -> Subject:
-    """What an event or a record is about, as it is stored; a worker, if somebody has garbled that."""
+    """The subject of an event or a record; a worker if it is invalid."""
     return _SUBJECTS.get(word, Subject.WORKER)
 
 
@@ -94,7 +94,7 @@ _SUBJECTS: dict[object, Subject] = {subject.value: subject for subject in Subjec
 
 
 def known_kind(word: str) -> Kind:
-    """The kind that somebody has asked for. Raises ValueError if there is none."""
+    """The kind with this name. Raises ValueError if there is none."""
     if word not in _KINDS:
         raise ValueError(f"there is no kind of event {str(word)!r}")
     return _KINDS[word]
@@ -104,9 +104,9 @@ _KINDS = {kind.value: kind for kind in Kind}
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
-    """One fact. `state` is the job's state after it; `at` is the storage's clock; `id` rises. Of a schedule or a
-    failure, `queue` is its name or its cause. `object` is the job or the worker as it was then, if that was asked for:
-    what is not in it is not known any more."""
+    """One fact. `state` is the job's state after it; `at` is by the storage's clock; `id` rises. For a schedule or a
+    failure, `queue` is its name or its cause. `object` is the job or the worker as it was then, if requested; fields
+    that are unknown are left out."""
 
     kind: Kind
     at: int
@@ -122,46 +122,45 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
 
 def deed_about(kind: Kind, name: str) -> dict[str, Any]:
-    """Whom an operator's deed of this kind is about: a session of the web that is over, or a schedule."""
+    """The subject of an operator's event of this kind: a session of the web that has ended, or a schedule."""
     if kind is Kind.SIGNED_OUT:
         return {"subject": Subject.CLIENT, "kind": kind, "owner": name}
     return {"subject": Subject.SCHEDULE, "kind": kind, "queue": name}
 
 
 class ForemanAction(StrEnum):
-    """What is wanted."""
+    """What an operator orders a foreman to do."""
 
-    QUIET = "quiet"  # take no more jobs; what runs goes on
-    STOP = "stop"  # finish what runs, and end
-    RESTART = "restart"  # give way to fresh workers, one after the other
+    QUIET = "quiet"  # take no more jobs; running ones continue
+    STOP = "stop"  # finish the running jobs, and end
+    RESTART = "restart"  # replace the workers, one after the other
     SCALE = "scale"  # keep so many workers, or give each so many slots
-    STACKS = "stacks"  # say where every thread stands
+    STACKS = "stacks"  # report where every thread is
 
 
 IN_PROGRAM = "in_program"
-"""A foreman's record has this if it is a pool in somebody's program: there neither new code nor more workers can come
-from an order."""
+"""Set in a foreman's record if it is a pool in a user's program, which can neither reload code nor start workers."""
 NOT_IN_PROGRAM = frozenset({ForemanAction.RESTART, ForemanAction.SCALE})
 
 
 class ForemanOrder(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One order. `worker` is the one of the crew that is meant, None: all of them, and the foreman."""
+    """One order. `worker` is a single worker of the foreman; None means all of them and the foreman."""
 
     do: ForemanAction
     worker: str | None = None
-    least: int | None = None  # of `scale`: how many workers at least,
-    most: int | None = None  # and at most
-    slots: int | None = None  # and of each; workers with another number give way to fresh ones
-    now: bool = False  # of `stop`: without waiting for what runs, which is handed back
+    least: int | None = None  # of `scale`: the minimum of workers,
+    most: int | None = None  # the maximum,
+    slots: int | None = None  # and the slots of each; workers with another number are replaced
+    now: bool = False  # of `stop`: release the running jobs instead of waiting for them
 
     def facts(self, by: str | None) -> dict[str, Any]:
-        """What the event says."""
+        """The data of the order's event."""
         told: dict[str, Any] = msgspec.to_builtins(self)
         return {**told, "by": by} if by else told
 
     @classmethod
     def of(cls, event: Event) -> ForemanOrder | None:
-        """The order that this event is; None: one that only a newer version knows."""
+        """The order of this event; None if only a newer version knows it."""
         try:
             return msgspec.convert(event.data or {}, cls)
         except msgspec.ValidationError:

@@ -1,8 +1,8 @@
 """Fair sharing: how queues of one rank share the workers, by weight.
 
-Each queue has a pass that rises by 1/weight for every job taken; the queue with the lowest pass goes next. So a
-queue of weight 3 gets three turns for one of weight 1, exactly, and a backlog of a million starves nobody.
-Storages ask this when they reserve; it keeps no I/O, only the passes.
+Each queue has a pass that rises by 1/weight for every job taken; the queue with the lowest pass goes next. So a queue
+of weight 3 gets three turns for one of weight 1, exactly, and no queue starves behind a backlog of a million. Storages
+use it when they reserve; it does no I/O and holds only the passes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class FairShare:
 
     def __init__(self) -> None:
         self._passes: dict[str, float] = {}
-        # The pass of the queue served last. A queue that was empty for long starts here, so it cannot claim the
+        # The pass of the queue served last. A queue that was empty for long starts here, so it does not make up for
         # turns that it did not need.
         self._present = 0.0
 
@@ -61,8 +61,8 @@ class FairShare:
         weights: Mapping[str, int],
         limit: int,
     ) -> int:
-        """Whole rounds at once, in which each of this line has one turn; answers how many turns. There are such only
-        among equals, none of which is a turn ahead. The order within a round does not matter to what is taken."""
+        """Take whole rounds, in which each of these queues has one turn; return the number of turns. Possible only
+        among queues that are less than a turn apart. The order within a round does not affect what is taken."""
         if not line or len({weights.get(queue, 1) for _, queue in line}) > 1:
             return 0
         turn = 1.0 / weights.get(line[0][1], 1)
@@ -77,12 +77,12 @@ class FairShare:
         return rounds * len(line)
 
     def standing(self, queues: Sequence[str]) -> tuple[float, list[float]]:
-        """The pass of the queue served last, and the passes of these: for a storage whose server shares the turns. It
-        then calls `share` with what was taken."""
+        """The pass of the queue served last, and the passes of these queues, for a storage whose server shares the
+        turns. It then calls `share` with what was taken."""
         return self._present, [self._passes.get(queue, 0.0) for queue in queues]
 
     def take(self, queue: str, weight: int, count: int) -> None:
-        """So many jobs were taken from this queue alone."""
+        """Record that so many jobs were taken from this queue alone."""
         if count > 0:
             start = self._pass_of(queue)
             self._present = start + (count - 1) / weight
@@ -93,8 +93,8 @@ class FairShare:
 
 
 def in_turns(jobs: Sequence[Job], weights: Mapping[str, int]) -> list[Job]:
-    """Jobs that were reserved together, in the order in which they begin: by rank; within a rank their queues take
-    turns by weight, so that each has its share of any stretch of them; within a queue first in, first out."""
+    """Jobs that were reserved together, in the order in which they start: by rank; within a rank queues take turns by
+    weight, so that any part of the list is fair; within a queue first in, first out."""
     taken: dict[tuple[int, str], int] = {}
     order: list[tuple[int, float, int, Job]] = []
     for job in sorted(jobs, key=_seq_of):

@@ -1,7 +1,7 @@
-"""A job as it is stored, the states it can be in, and every legal change of state, as data.
+"""A job as it is stored, its states, and every legal change of state, as data.
 
-Everyone reads this file: storages to know what they may do, the user interfaces to know what they may offer, the
-tests to generate every illegal pair. What a change does to the other fields is in `changes.py`.
+Storages read here what they may do, the user interfaces what they may offer, and tests generate every illegal pair from
+it. What a change does to the other fields is in `transitions.py`.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from packhorse.core.errors import BadValue
 
 
 class State(StrEnum):
-    """Where a job stands. See docs/states.md for the drawing."""
+    """The state of a job. docs/states.md has a drawing."""
 
     SCHEDULED = "scheduled"  # not due yet
     QUEUED = "queued"  # may be reserved
-    RESERVED = "reserved"  # in a worker's hands: not begun, or only just
-    RUNNING = "running"  # begun
-    RETRYING = "retrying"  # failed, waits for its next attempt
+    RESERVED = "reserved"  # held by a worker: not started yet, or just now
+    RUNNING = "running"  # started
+    RETRYING = "retrying"  # failed, waiting for its next attempt
     COMPLETED = "completed"  # returned a value
-    DEAD = "dead"  # no tries left, or halted too often
+    DEAD = "dead"  # no attempts left, or halted too often
     ABORTED = "aborted"  # stopped by an operator or by a timeout
 
 
@@ -40,12 +40,12 @@ class Reason(StrEnum):
     """Why the last attempt, or the whole job, ended as it did."""
 
     FAILED = "FAILED"  # the task raised
-    JOB_TIMEOUT = "JOB_TIMEOUT"  # run, idle, waiting or total time was over
+    JOB_TIMEOUT = "JOB_TIMEOUT"  # a limit on its run, idle, waiting or total time
     RUNNER_TIMEOUT = "RUNNER_TIMEOUT"  # the worker died or fell silent
     ABORTED = "ABORTED"  # an operator stopped it
 
 
-# What other job systems call our states, accepted wherever a user names one.
+# The states of other job systems, accepted wherever a user names one.
 _ALIASES: dict[str, frozenset[State]] = {
     "pending": frozenset({SCHEDULED}),
     "create": frozenset({QUEUED}),
@@ -66,7 +66,7 @@ _ALIASES: dict[str, frozenset[State]] = {
 
 
 def parse_states(word: str) -> frozenset[State]:
-    """The states that a user's word means: a state's own name, or what another system calls it.
+    """The states that a user's word stands for: a state's own name, or that of another system.
 
     >>> sorted(parse_states("failed"))
     [<State.ABORTED: 'aborted'>, <State.DEAD: 'dead'>]
@@ -80,21 +80,21 @@ def parse_states(word: str) -> frozenset[State]:
         raise BadValue(f"there is no state {word!r}", hint=f"the states are {', '.join(State)}") from None
 
 
-# Ranks decide who is reserved first: the lowest rank goes first, whatever its queue.
+# The rank decides which job is reserved first: the lowest, regardless of its queue.
 RANK_RECOVERED = 0  # was running when its whole application died
-RANK_FORCED = 1  # an operator said: now
-RANK_HALTED = 2  # its worker died under it, once
+RANK_FORCED = 1  # an operator forced it
+RANK_HALTED = 2  # its worker died while it ran, once
 LOWEST_PRIORITY, HIGHEST_PRIORITY = 1, 10
 
 OF_TASK = 0
-"""As `max_attempts` of a job: as many as its task says, when it fails."""
+"""Stored as `max_attempts` of a job whose task decides when the job fails."""
 NO_LIMIT = 0
-"""As `timeout` or `idle_timeout` of a job: none, whatever its task says."""
+"""Stored as `timeout` or `idle_timeout` of a job that has none, whatever its task says."""
 SETTLED_LATER = ("queue", "priority", "max_halts", "expires", "total_timeout", "persistent")
-"""What a storage goes by before a job runs. If the task was not known at the enqueueing, its first announcement settles
-those of them that the caller did not choose."""
+"""The options that a storage uses before a job runs. If the task was unknown at enqueue, its first announcement sets
+those that the caller did not choose."""
 USUAL_ATTEMPTS = 4
-"""Of a job that leaves it to its task, where nobody has told what that says."""
+"""The `max_attempts` of a job that leaves it to its task, if the task is unknown."""
 
 
 def rank_of(priority: int) -> int:
@@ -106,10 +106,10 @@ RANKS = range(RANK_RECOVERED, rank_of(LOWEST_PRIORITY) + 1)
 
 
 class Job(msgspec.Struct, frozen=True, gc=False):
-    """One stored call of a task. Never changed: a change makes a new one.
+    """One stored call of a task. Immutable: a change makes a new one.
 
-    Times are microseconds since 1970 on the storage's clock; durations are microseconds.
-    `args`, `result`, `error`, `backoff` and `meta` are JSON text.
+    Times are microseconds since 1970 by the storage's clock; durations are microseconds. `args`, `result`, `error`,
+    `backoff` and `meta` are JSON text.
     """
 
     id: str
@@ -123,31 +123,31 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     created_at: int
     updated_at: int
     due_at: int | None = None  # when a scheduled or retrying job may be queued
-    queued_at: int | None = None  # the latest time it came into line
+    queued_at: int | None = None  # when it was last queued
     first_queued_at: int | None = None
     started_at: int | None = None  # of the latest attempt
-    ran_until: int | None = None  # `started_at` and as long as its worker says that it ran; None: nobody has said so
+    ran_until: int | None = None  # `started_at` plus its run time as measured by the worker; None: unknown
     finished_at: int | None = None
-    owner: str | None = None  # the worker that holds it now
+    owner: str | None = None  # the worker that holds it
     last_owner: str | None = None
-    fence: int = 0  # rises whenever the job changes hands; old tokens are worthless then
-    attempts: int = 0  # times begun
+    fence: int = 0  # rises whenever the job changes hands, which invalidates old tokens
+    attempts: int = 0  # attempts started
     failures: int = 0  # times the task raised or ran too long
     halts: int = 0  # times its worker died while it ran
-    losses: int = 0  # times it was taken back from a worker, begun or not
+    losses: int = 0  # times it was taken back from a worker, started or not
     snoozes: int = 0
     max_attempts: int = OF_TASK
     max_halts: int = 3
-    timeout: int | None = None  # longest single run; None: as its task says, NO_LIMIT: whoever enqueued it wants none
-    idle_timeout: int | None = None  # longest silence between two check-ins; in the same way
-    expires: int | None = None  # longest wait in line
+    timeout: int | None = None  # longest single run; None: the task's, NO_LIMIT: none
+    idle_timeout: int | None = None  # longest time between two check-ins; in the same way
+    expires: int | None = None  # longest wait in its queue
     total_timeout: int | None = None  # longest life, from first queued to finished
-    expire_at: int | None = None  # when the nearest of the last two will have passed
-    abort_at: int | None = None  # somebody asked a held job to stop
+    expire_at: int | None = None  # when the first of these two is over
+    abort_at: int | None = None  # a held job was asked to stop
     abort_reason: Reason | None = None
     reason: Reason | None = None
     error: str | None = None
-    cause: str | None = None  # the kind of failure that `error` is one case of
+    cause: str | None = None  # the cause of failure that `error` belongs to
     result: str | None = None
     progress: int | None = None
     progress_text: str | None = None
@@ -162,25 +162,25 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def attempt(self) -> int:
-        """Which try this is or will be, counting from 1, and of a dead job which was its last; a halted or released run
-        does not raise it."""
+        """The number of this or the next attempt, counting from 1, and for a dead job that of its last; halted and
+        released runs do not count."""
         if self.state is DEAD:
             return max(self.failures, 1)
-        return min(self.failures + 1, self.max_attempts or self.failures + 1)  # the last one may end as aborted, too
+        return min(self.failures + 1, self.max_attempts or self.failures + 1)  # the last one may also end as aborted
 
     @property
     def attempts_left(self) -> int:
-        """How many tries it has, the present one among them: `max_attempts` - `failures`."""
+        """The attempts left, including the present one: `max_attempts` - `failures`."""
         return max(0, self.max_attempts - self.failures)
 
     @property
     def is_halted(self) -> bool:
-        """Waits in line again because its last worker died."""
+        """Is it queued again because its last worker died?"""
         return self.state is QUEUED and self.has_lost_worker
 
     @property
     def has_lost_worker(self) -> bool:
-        """Its last worker died while it ran."""
+        """Did its last worker die while it ran?"""
         return self.halts > 0 and self.reason is Reason.RUNNER_TIMEOUT
 
     @property
@@ -189,16 +189,16 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def ran(self) -> int | None:
-        """How long its latest attempt ran, as its worker measured it; None: it has not ended, or nobody measured it."""
+        """How long its latest attempt ran, as measured by its worker; None if it has not ended, or was not measured."""
         if self.started_at is None or self.ran_until is None or self.state is RUNNING:
             return None
-        # What is older than the start is about an attempt before: the latest one was lost, or ended by a program of an
-        # earlier version, which does not write it.
+        # An end before the start belongs to an earlier attempt: the latest one was lost, or ended by a program of an
+        # earlier version, which does not record it.
         return self.ran_until - self.started_at if self.ran_until >= self.started_at else None
 
     def took(self, now: int | None) -> int | None:
-        """How long its latest attempt ran, or has run by now; None: it has not begun, or nobody says what time it is.
-        As its worker measured it, or, where nobody did, until its end was written down."""
+        """How long its latest attempt ran, or has run until `now`; None if it has not started, or `now` is unknown.
+        Measured by its worker, or else until its end was recorded."""
         if self.started_at is None or self.state in (QUEUED, SCHEDULED, RESERVED):
             return None
         if (ran := self.ran) is not None:
@@ -207,8 +207,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
         return None if end is None else max(0, end - self.started_at)
 
     def waited(self, now: int | None) -> int | None:
-        """How long it was in line the latest time, or has been by now; None: it was not, or nobody says what time it
-        is."""
+        """How long it was last queued, or has been until `now`; None if it was not, or `now` is unknown."""
         if self.queued_at is None:
             return None
         if self.state is QUEUED:
@@ -218,14 +217,14 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def token(self) -> Token:
-        """What its worker must show to change it."""
+        """The proof that its worker must present to change it."""
         return Token(self.id, self.owner or "", self.fence)
 
 
 class EffectiveJob(Job, frozen=True, gc=False):
-    """A job as it will run: with what it leaves to its task filled in. For people to look at, never to be stored."""
+    """A job as it will run: the options that it leaves to its task are filled in. For display, never stored."""
 
-    from_task: tuple[str, ...] = ()  # the options that it has not itself
+    from_task: tuple[str, ...] = ()  # the options that come from its task
 
 
 def left_to_task(job: Job) -> tuple[str, ...]:
@@ -235,7 +234,7 @@ def left_to_task(job: Job) -> tuple[str, ...]:
 
 
 def effective(job: Job, options: Mapping[str, Any] | None) -> EffectiveJob:
-    """The job with the options that it leaves to its task, as these were announced."""
+    """The job with the options that it leaves to its task, as announced."""
     if isinstance(job, EffectiveJob):
         return job
     told, left = options or {}, left_to_task(job)
@@ -250,17 +249,17 @@ def effective(job: Job, options: Mapping[str, Any] | None) -> EffectiveJob:
 
 
 class UniqueLock(msgspec.Struct, frozen=True, gc=False):
-    """At most one job may hold `key`: while it is unfinished, or, with a `period`, for so long after the enqueueing."""
+    """Only one job may hold `key`: while it is unfinished, or, with a `period`, for that time after the enqueueing."""
 
     key: str
     period: int | None = None
-    until: str = "finish"  # or "start": the key is free again once the job begins
+    until: str = "finish"  # or "start": the key is free again once the job starts
     on_conflict: str = "keep"  # or "replace", "reject"
 
 
 class NewJob(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A job that a client asks for. The id is the client's, so that asking twice adds one job. As JSON it has only what
-    differs from the defaults: most of it is not worth sending."""
+    """A job to be enqueued. The client chooses the id, so that a repeated request adds one job. Its JSON contains only
+    what differs from the defaults."""
 
     id: str
     task: str
@@ -268,7 +267,7 @@ class NewJob(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     args: str = "{}"
     priority: int = LOWEST_PRIORITY
     delay: int = 0
-    due_at: int | None = None  # a moment that the user named; `delay` is for "in so long"
+    due_at: int | None = None  # a moment that the user chose; `delay` counts from now
     max_attempts: int = OF_TASK
     max_halts: int = 3
     timeout: int | None = None
@@ -278,16 +277,16 @@ class NewJob(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     unique: UniqueLock | None = None
     persistent: bool = False
     created_by: str | None = None
-    subscriber: str | None = None  # a client that wants the outcome
+    subscriber: str | None = None  # a client that receives the outcome
     schedule: str | None = None
     backoff: str | None = None
     meta: str | None = None
     copied_from: str | None = None
-    chosen: tuple[str, ...] | None = None  # of `SETTLED_LATER`, by the caller; None: its task was known
+    chosen: tuple[str, ...] | None = None  # those of `SETTLED_LATER` that the caller chose; None: the task was known
 
 
 class Token(msgspec.Struct, frozen=True, gc=False):
-    """Proof of holding a job: this worker, this handing-over. It is worthless once the job has changed hands."""
+    """Proof of holding a job: this worker, this reservation. It is invalid once the job has changed hands."""
 
     job_id: str
     owner: str
@@ -295,7 +294,7 @@ class Token(msgspec.Struct, frozen=True, gc=False):
 
 
 class Operation(StrEnum):
-    """What can be done to a job; the names of the contract's calls and of the outcomes."""
+    """The operations on a job, named as in the contract and the outcomes."""
 
     ENQUEUE = "enqueue"
     PROMOTE = "promote"
@@ -317,7 +316,7 @@ class Operation(StrEnum):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One line of the table of legal changes. `target` None means removed; several targets, decided by the job."""
+    """One row of the table of legal changes. `target` None means removed; with several targets, the job decides."""
 
     operation: Operation
     source: frozenset[State]  # empty: the job is not stored yet
@@ -329,42 +328,63 @@ def _change(operation: Operation, source: set[State] | frozenset[State], *target
     return Change(operation, frozenset(source), targets, when)
 
 
-# An abort that was asked of a held job wins over every ending but `completed`: that is why ABORTED stands in so many
-# lines. Changes by a worker also need its token; see storage/contract.py.
+# A requested abort of a held job wins over every ending but `completed`: that is why ABORTED is in so many rows.
+# Changes by a worker also need its token; see storage/contract.py.
 LEGAL_CHANGES: tuple[Change, ...] = (
-    _change(Operation.ENQUEUE, set(), QUEUED, SCHEDULED, when="a client asks; scheduled when it has a delay"),
+    _change(Operation.ENQUEUE, set(), QUEUED, SCHEDULED, when="a client enqueues it; scheduled if it has a delay"),
     _change(Operation.PROMOTE, {SCHEDULED, RETRYING}, QUEUED, when="due"),
-    _change(Operation.RESERVE, {QUEUED}, RESERVED, when="a worker serves its queue, which is not paused, or forced"),
-    _change(Operation.START, {RESERVED}, RUNNING, when="its worker begins"),
+    _change(
+        Operation.RESERVE,
+        {QUEUED},
+        RESERVED,
+        when="a worker serves its queue, which is not paused, or the job is forced",
+    ),
+    _change(Operation.START, {RESERVED}, RUNNING, when="its worker starts it"),
     _change(Operation.COMPLETE, HELD, COMPLETED, when="the task returned; a short job needs no `start` before"),
     _change(Operation.FAIL, HELD, RETRYING, QUEUED, DEAD, ABORTED, when="the task raised or ran too long"),
     _change(Operation.SNOOZE, HELD, SCHEDULED, ABORTED, when="the task asked to be called later"),
-    _change(Operation.STOP, HELD, ABORTED, when="its worker stopped it, as it was asked to"),
+    _change(Operation.STOP, HELD, ABORTED, when="its worker stopped it on request"),
     _change(
         Operation.RELEASE,
         HELD,
         QUEUED,
         SCHEDULED,
         ABORTED,
-        when="handed back before it began, or cut short because its worker stops",
+        when="handed back before it started, or cut short because its worker stops",
     ),
-    _change(Operation.RESCUE, HELD, QUEUED, DEAD, ABORTED, when="its worker died or fell silent, or nobody holds it"),
-    _change(Operation.EXPIRE, UNFINISHED, ABORTED, RESERVED, RUNNING, when="its time is over; a held one is asked"),
-    _change(Operation.ABORT, UNFINISHED, ABORTED, RESERVED, RUNNING, when="an operator says so; a held one is asked"),
-    _change(Operation.FORCE_START, WAITING, QUEUED, when="an operator says: now"),
+    _change(
+        Operation.RESCUE, HELD, QUEUED, DEAD, ABORTED, when="its worker died or fell silent, or no worker holds it"
+    ),
+    _change(
+        Operation.EXPIRE,
+        UNFINISHED,
+        ABORTED,
+        RESERVED,
+        RUNNING,
+        when="a time limit is over; a held one is asked to stop",
+    ),
+    _change(
+        Operation.ABORT,
+        UNFINISHED,
+        ABORTED,
+        RESERVED,
+        RUNNING,
+        when="an operator aborts it; a held one is asked to stop",
+    ),
+    _change(Operation.FORCE_START, WAITING, QUEUED, when="an operator forces it"),
     _change(
         Operation.SET_PRIORITY,
         UNFINISHED,
         *sorted(UNFINISHED),
-        when="an operator moves it in line; for a held one it counts in its next attempt; the state stays",
+        when="an operator changes its priority; for a held one it applies to its next attempt; the state stays",
     ),
     _change(
         Operation.SET_QUEUE,
         WAITING | {DEAD, ABORTED},
         *sorted(WAITING | {DEAD, ABORTED}),
-        when="an operator puts it in another queue; the state stays",
+        when="an operator moves it to another queue; the state stays",
     ),
-    _change(Operation.RETRY, {DEAD, ABORTED, RETRYING}, QUEUED, when="an operator says: again"),
+    _change(Operation.RETRY, {DEAD, ABORTED, RETRYING}, QUEUED, when="an operator retries it"),
     _change(Operation.DELETE, WAITING | FINAL, None, when="an operator, retention, or the last subscriber"),
 )
 
@@ -372,5 +392,5 @@ _SOURCES = {change.operation: change.source for change in LEGAL_CHANGES}
 
 
 def is_legal(operation: Operation, state: State) -> bool:
-    """May this be done to a job in this state?"""
+    """Is this operation allowed on a job in this state?"""
     return state in _SOURCES[operation]

@@ -1,10 +1,10 @@
-"""Outcomes: what an attempt came to, as a value. A worker passes them to the storage's `finish`.
+"""The outcome of an attempt, as a value. A worker passes it to the storage's `finish`.
 
 A task may return `Retry`, `Abort` or `Snooze` instead of a result. `Failure` describes an exception as text: type,
 message, traceback and place. Exceptions are never rebuilt from it. Failures with the same cause are counted together.
 
-Each outcome carries the token of its attempt, `ran`, how long the attempt ran (0 if not measured), and `ago`, how long
-ago it ended, in microseconds. They are durations because a worker's clock is not the storage's.
+Each outcome carries the token of its attempt, `ran`, the duration of the attempt (0 if not measured), and `ago`, the
+time since its end, in microseconds. They are durations because a worker's clock is not the storage's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from packhorse.core.job import Reason, Token
 
 
 class Retry(Exception):
-    """Try again, after a while of one's own choosing, or as the backoff says. Counts as a failed attempt."""
+    """Try again, after a chosen wait or as the backoff says. Counts as a failed attempt."""
 
     def __init__(self, why: str = "the task asked for another attempt", *, after: Duration | None = None) -> None:
         super().__init__(why)
@@ -30,9 +30,9 @@ class Retry(Exception):
 
 
 class Abort:
-    """End the job for good as aborted; no more attempts."""
+    """End the job as aborted, without more attempts."""
 
-    def __init__(self, why: str = "the task ended itself") -> None:
+    def __init__(self, why: str = "the task aborted itself") -> None:
         self.why = why
 
 
@@ -50,7 +50,8 @@ TRACEBACK_LIMIT = 32_000
 _LIBRARY = re.compile(
     r"site-packages|dist-packages|[/\\]lib[/\\]python\d|[/\\]packhorse[/\\](worker|client|core)|^<frozen"
 )
-# A quoted value, or a word with what joins its parts: an id, a number, an address, a time, a version, a host and port.
+# A quoted value, or a word that continues over joining characters: an id, a number, an address, a time, a version, a
+# host and port.
 _QUOTED_OR_WORD = re.compile(r"(?<!\w)(?:'[^']*'|\"[^\"]*\")|(?:(?<!\w)-(?=\d))?\w+(?:[-.+@]+\w+|:(?=\d)\w+)*")
 _DIGIT_OR_AT = re.compile(r"[\d@]")
 _HEX_OF_LETTERS = re.compile(r"[a-fA-F]{8,}")
@@ -62,16 +63,18 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     type: str
     message: str
     traceback: str | None = None
-    place: str | None = None  # file:line of the innermost frame that is the user's own, if any is
-    function: str | None = None  # its name
+    place: str | None = None  # file:line of the innermost frame in the user's own code, if any
+    function: str | None = None  # its function
     goes_on: int | None = None  # it did not end when asked: microseconds that it may still run (0: no limit),
-    worker: str | None = None  # and where
-    final: str | None = None  # why it was the last although tries were left: an option's name, arguments, waits, result
-    version: str | None = None  # of the user's own code, as the worker was told
+    worker: str | None = None  # and the worker it runs in
+    final: str | None = (
+        None  # why it was the last although attempts were left: an option's name, arguments, waits, result
+    )
+    version: str | None = None  # of the user's own code, as configured for the worker
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """The failure that this exception is."""
+        """The failure for this exception."""
         frame = _own_frame(error.__traceback__)
         return cls(
             type=_shorten(type(error).__qualname__, NAME_LIMIT),
@@ -83,19 +86,19 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def from_json(cls, text: str) -> Failure:
-        """The failure that is stored so; one that tells of it, if somebody has garbled it."""
+        """The failure that `to_json` wrote; for an invalid text, one that says so."""
         try:
             return msgspec.json.decode(text, type=cls)
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            return cls("BrokenRecord", f"what is stored of the failure cannot be read: {text[:200]!r}")
+            return cls("BrokenRecord", f"the stored failure cannot be read: {text[:200]!r}")
 
     def to_json(self) -> str:
         return msgspec.json.encode(self).decode()
 
     @staticmethod
     def goes_on_in(text: str | None) -> str | None:
-        """The worker in which the attempt whose failure is stored so may still run; None: it has ended."""
-        if text is None or '"goes_on"' not in text:  # as nearly always
+        """The worker in which the attempt of this stored failure may still run, or None."""
+        if text is None or '"goes_on"' not in text:  # the usual case
             return None
         failure = Failure.from_json(text)
         return failure.worker if failure.goes_on is not None else None
@@ -104,17 +107,17 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{self.type}: {self.message}" if self.message else self.type
 
     def pattern(self) -> str:
-        """The summary with everything that varies between two cases taken out: quoted values, and every word that has
-        a digit or is an address, as a whole."""
+        """The summary without everything that varies between cases: quoted values, and every word that has a digit or
+        is an address."""
         message = _QUOTED_OR_WORD.sub(_mask, self.message.partition("\n")[0])
         return (f"{self.type}: {message}" if self.message else self.type)[:300]
 
     def cause(self, task: str) -> str:
         """A short name for "this kind of failure of this task", the same for all of its cases.
 
-        Where the function is known, its line does not matter: a line that is added above must not make a new cause.
+        Where the function is known, its line does not matter: a line added above must not make a new cause.
         """
-        import hashlib  # OpenSSL is slow to load, and most programs that enqueue need none of it
+        import hashlib  # OpenSSL is slow to load, and most programs that enqueue do not need it
 
         place = self.place or ""
         if self.function is not None:
@@ -129,13 +132,13 @@ def _mask(found: re.Match[str]) -> str:
     return "<…>" if varies else word
 
 
-# An error's own code may fail, and its attempt has ended all the same: what cannot be told is left out.
+# An error's own code may fail, but its attempt has ended: leave out what it cannot show.
 
 
 def _message_of(error: BaseException) -> str:
     try:
         return _shorten(str(error), MESSAGE_LIMIT)
-    except Exception as failed:  # noqa: BLE001 - whatever the code of a user's error raises
+    except Exception as failed:  # noqa: BLE001 - the code of a user's error may raise anything
         return f"(its message cannot be shown: __str__ raised {type(failed).__name__})"
 
 
@@ -147,7 +150,7 @@ def _traceback_of(error: BaseException) -> str | None:
 
 
 def _own_frame(trace: TracebackType | None) -> TracebackType | None:
-    """The innermost frame of the user's own code, where the mending begins; of any code, if none is their own."""
+    """The innermost frame of the user's own code, where the fix usually belongs; of any code, if none is theirs."""
     innermost = own = None
     while trace is not None:
         innermost = trace
@@ -158,7 +161,7 @@ def _own_frame(trace: TracebackType | None) -> TracebackType | None:
 
 
 def is_library(file: str) -> bool:
-    """Is this a file of Python's, of an installed package or of Packhorse, and not of the user's own code?"""
+    """Does this file belong to Python, an installed package or Packhorse, rather than to the user?"""
     return _LIBRARY.search(file) is not None
 
 
@@ -167,12 +170,12 @@ def _place(trace: TracebackType | None) -> str | None:
 
 
 def _tidy(text: str) -> str:
-    """Text that every storage takes. A path, and so a place, need not be UTF-8; nor need a name that was given."""
+    """Text that every storage accepts. Paths and names need not be valid UTF-8."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
 
 
 def _shorten(text: str, limit: int) -> str:
-    """Long text loses its middle: the beginning says what was called, the end says what failed."""
+    """Cut the middle of long text: the beginning says what was called, the end says what failed."""
     text = _tidy(text)
     if len(text) <= limit:
         return text
@@ -191,8 +194,8 @@ class Completed(msgspec.Struct, frozen=True, gc=False, tag=str.lower):
 
 class Failed(msgspec.Struct, frozen=True, gc=False, tag=str.lower):
     """The task raised or ran too long. `retry_in` is the wait before the next attempt; None: no more attempts. Whether
-    there is one is decided by the job's `max_attempts`, or by those that the task allows: for this error, or at all,
-    where the job leaves it to its task."""
+    there is one depends on the job's `max_attempts`, or, if the job leaves it to its task, on those that the task
+    allows for this error."""
 
     token: Token
     failure: Failure
@@ -223,7 +226,7 @@ class Stopped(msgspec.Struct, frozen=True, gc=False, tag=str.lower):
 
 
 class Halted(msgspec.Struct, frozen=True, gc=False, tag=str.lower):
-    """The child process that ran it died: nobody can say what the task came to."""
+    """The child process that ran it died; the outcome of the task is unknown."""
 
     token: Token
     why: str
@@ -233,7 +236,8 @@ class Halted(msgspec.Struct, frozen=True, gc=False, tag=str.lower):
 
 
 class Overrun(msgspec.Struct, frozen=True, gc=False, tag=str.lower):
-    """Its time was over, and its worker did not end it; a foreman says so. Whatever that worker says later is stale."""
+    """A time limit was over, and its worker did not end it; its foreman writes the end. A later outcome from that
+    worker is stale."""
 
     token: Token
     why: str
@@ -244,11 +248,11 @@ class Overrun(msgspec.Struct, frozen=True, gc=False, tag=str.lower):
 
 
 class Released(msgspec.Struct, frozen=True, gc=False, tag=str.lower):
-    """Handed back unharmed, because the worker was told to stop or does not know the task: nothing is counted."""
+    """Handed back unharmed, because the worker stops or does not know the task: nothing is counted."""
 
     token: Token
     why: str
-    delay: int = 0  # before it comes into line again
+    delay: int = 0  # before it is queued again
     ran: int = 0
     ago: int = 0
 
@@ -257,8 +261,8 @@ Outcome = Completed | Failed | Snoozed | Stopped | Halted | Overrun | Released
 
 
 class Verdict(StrEnum):
-    """What the storage says to a token."""
+    """The storage's answer to an outcome."""
 
     ACCEPTED = "accepted"
-    REPEATED = "repeated"  # it had been accepted before; the first answer was lost on the way
+    REPEATED = "repeated"  # it had been accepted before; the first answer was lost
     STALE = "stale"  # the job has changed hands; nothing was changed

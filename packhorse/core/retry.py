@@ -1,7 +1,7 @@
-"""Whether a failed job runs again, and how long it waits first.
+"""Decides whether a failed job runs again, and how long it waits first.
 
-The worker asks `RetryPolicy.decide` after each failure; the app turns users' words into a policy with `retry_policy`.
-Nothing here reads a clock or keeps state, and randomness comes in from outside, so every answer can be foretold.
+The worker calls `RetryPolicy.decide` after each failure; the app turns users' options into a policy with
+`retry_policy`. Nothing here reads a clock or keeps state, and randomness is passed in, so every result is predictable.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
 }
 _TYPES = ", ".join(_OPTIONS)
 _DAY_MS = DAY // 1_000
-_LONGEST_MS = 10**14  # the longest duration that the clock takes
+_LONGEST_MS = 10**14  # the longest duration that the clock allows
 
 
 class Backoff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How long to wait after each failure; `parse_backoff` makes one from what a user wrote.
+    """How long to wait after each failure; `parse_backoff` makes one from a user's option.
 
-    `max_ms` caps every wait: a day unless given, but a fixed wait is not cut unasked. `jitter` is the share of a wait
-    that is random; 1 is "full jitter".
+    `max_ms` caps every wait: a day by default, but a fixed wait is not capped unless asked for. `jitter` is the random
+    share of a wait; 1 is "full jitter".
     """
 
     type: str
@@ -61,9 +61,9 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 _check(name, number, 1 if name == "jitter" else _LONGEST_MS)
 
     def wait(self, failures: int, error: BaseException | None = None, rng: random.Random | None = None) -> int:
-        """Microseconds to wait after this many failures, the present one counted.
+        """Microseconds to wait after this many failures, including the present one.
 
-        Whatever a user's own function raises passes through; a bad answer of it is a BadValue.
+        An error in a user's function passes through; an invalid return value is a BadValue.
         """
         rng = rng or random.SystemRandom()
         most = self.max_ms if self.max_ms is not None else _LONGEST_MS if self.type == "fixed" else _DAY_MS
@@ -89,17 +89,18 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return 0
 
     def to_json(self) -> str:
-        """The text that is stored with a job; `from_json` reads it. A function cannot be stored: BadValue."""
+        """The text that is stored with a job; `from_json` reads it. Raises BadValue for a function, which cannot be
+        stored."""
         if self.function:
             raise BadValue(
                 f"backoff function {_name(self.function)} cannot be stored with a job",
-                hint=f"give it to the task, @app.task(backoff=…), or use one of the types {_TYPES}",
+                hint=f"pass it to the task, @app.task(backoff=…), or use one of the types {_TYPES}",
             )
         return msgspec.json.encode(self).decode()
 
     @staticmethod
     def from_json(text: str) -> Backoff:
-        """The backoff that `to_json` wrote; BadValue for anything else."""
+        """The backoff that `to_json` wrote; raises BadValue for anything else."""
         try:
             return _from_options(msgspec.json.decode(text))
         except msgspec.DecodeError as error:
@@ -107,8 +108,8 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def parse_backoff(value: object) -> Backoff:
-    """The backoff that a user wrote: seconds, "10s", several waits ("1s, 10s", or a list), a type or its options,
-    or a function.
+    """The backoff of a user's option: seconds, "10s", several waits ("1s, 10s", or a list), a type or its options, or a
+    function.
 
     >>> parse_backoff("10s").to_json()
     '{"type":"fixed","delay_ms":10000}'
@@ -154,9 +155,9 @@ def _from_function(function: DelayFunction) -> Backoff:
     if inspect.iscoroutinefunction(function) or not places or needed > 2:
         raise BadValue(
             f"backoff function {_name(function)} must be a plain function of the number of failures",
-            hint="write def wait(failures) or def wait(failures, error), answering seconds",
+            hint="write def wait(failures) or def wait(failures, error), returning seconds",
         )
-    # A second parameter with a default is the user's own, such as `base=5`: an error there would surprise.
+    # A second parameter with a default is the user's own, such as `base=5`: it must not get the error.
     takes_error = needed == 2 or places[-1].kind is inspect.Parameter.VAR_POSITIONAL
     return Backoff(type="function", function=function, takes_error=takes_error)
 
@@ -191,7 +192,7 @@ def _check(name: str, value: object, most: int) -> None:
 
 
 class ErrorRule(msgspec.Struct, frozen=True):
-    """What is different for one class of errors and its subclasses; None keeps the policy's own value."""
+    """The rule for one class of errors and its subclasses; None keeps the policy's own value."""
 
     error: ErrorClass
     max_attempts: int | None = None
@@ -199,7 +200,7 @@ class ErrorRule(msgspec.Struct, frozen=True):
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """When to try again. Where several of the named classes fit an error, the most specific one decides."""
+    """When to try again. If several of the classes match an error, the most specific one decides."""
 
     max_attempts: int = 4
     backoff: Backoff = Backoff(type="default")
@@ -210,8 +211,8 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     def decide(self, failures: int, error: BaseException | None, rng: random.Random | None = None) -> int | None:
         """Microseconds to wait before the next attempt, or None to give up.
 
-        `failures` counts the present one already. Without an error the number alone decides. An error's own
-        `retry_after`, in seconds, goes before the backoff and is cut at a day.
+        `failures` includes the present one. Without an error the number alone decides. An error's own `retry_after`, in
+        seconds, takes precedence over the backoff and is capped at a day.
         """
         rule = self._rule_for(error)
         if rule is None or failures >= (self.max_attempts if rule.max_attempts is None else rule.max_attempts):
@@ -220,13 +221,12 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return (rule.backoff or self.backoff).wait(failures, error, rng) if asked is None else asked
 
     def attempts_for(self, error: BaseException | None) -> int:
-        """How many attempts there are, if this is how they fail."""
+        """The number of attempts for this error."""
         rule = self._rule_for(error)
         return self.max_attempts if rule is None or rule.max_attempts is None else rule.max_attempts
 
     def final_option(self, failures: int, error: BaseException | None) -> str | None:
-        """The name of the option by which this failure is the last one, although the number alone would allow another
-        attempt; None: there is none."""
+        """The name of the option that makes this failure the last although attempts are left, or None."""
         if error is None or failures >= self.max_attempts:
             return None
         rule = self._rule_for(error)
@@ -246,7 +246,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 def _retry_after(error: BaseException | None) -> int | None:
     seconds: object = None
-    with suppress(Exception):  # it may be a property of somebody else's class, and a hint must not break the retry
+    with suppress(Exception):  # it may be a property of another library's class, and must not break the retry
         seconds = getattr(error, "retry_after", None)
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
         return None
@@ -262,7 +262,7 @@ def retry_policy(
     give_up_on: ErrorClass | Iterable[ErrorClass] = (),
     per_error: Mapping[ErrorClass, Mapping[str, Any]] | None = None,
 ) -> RetryPolicy:
-    """A policy from users' words; `backoff` is whatever `parse_backoff` takes, `retries=n` means n + 1 attempts.
+    """A policy from users' options; `backoff` is anything that `parse_backoff` takes, `retries=n` means n + 1 attempts.
 
     >>> retry_policy(retries=2, per_error={ConnectionError: {"retries": 9, "backoff": "1m"}}).max_attempts
     3
@@ -277,7 +277,7 @@ def retry_policy(
 
 
 def error_rules(per_error: Mapping[ErrorClass, Mapping[str, Any]]) -> tuple[ErrorRule, ...]:
-    """Rules from users' words: `{ConnectionError: {"retries": 9, "backoff": "1m"}}`."""
+    """Rules from users' options: `{ConnectionError: {"retries": 9, "backoff": "1m"}}`."""
     if not isinstance(per_error, Mapping):
         raise BadValue(
             f"per_error maps classes of errors to their options, not {per_error!r}",

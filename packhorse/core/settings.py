@@ -1,7 +1,7 @@
-"""Settings and where each came from: arguments, then environment, then pyproject.toml, then the defaults.
+"""Settings and where each comes from: arguments, then environment, then pyproject.toml, then the defaults.
 
-The app and the command line call `load_settings` once, at the start; everything below them is handed a `Settings`.
-All mistakes are reported together in one SettingsError, and a password in a URL is never shown.
+The app and the command line call `load_settings` once, at the start; everything else receives a `Settings`. All
+mistakes are reported together in one SettingsError, and a password in a URL is never shown.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _SPANS = {"d": DAY, "h": HOUR, "m": MINUTE, "s": SECOND, "ms": 1_000, "us": 1}
 _MIB = _SIZES["MiB"]
 
 FILTER_NAME = r"[A-Za-z0-9_-]{1,60}"
-"""What a filter of `filters` may be called."""
+"""The allowed names of the filters in `filters`."""
 
 _PASSWORD = re.compile(r"^([a-z][a-z0-9+.-]*://[^/:@?#\[]*):(?!\d+(?:[/?#,]|$))(?:[^?]*|.*)@", re.I | re.S)
 _HUSHED = "pass|pwd|secret|token|api_?key"
-# Both look at each letter but once, however long a text is that only looks as if a URL came: others wrote it. No group
-# is possessive, here and elsewhere: early versions of CPython 3.11 get those wrong.
+# Both patterns read each letter only once, even in a long text that merely resembles a URL: the text may come from
+# others. They have no possessive groups, which early versions of CPython 3.11 get wrong.
 _SECRET_OPTION = re.compile(rf"([?&][^=&?]*?(?:{_HUSHED})[^=&]*+)(=[^&]*+)?", re.I)
 _URL = re.compile(r"(?<![a-z0-9+.-])([0-9+.-]*+)([a-z][a-z0-9+.-]*+://[^\s'\"]++)", re.I)
 
 
 def mask_url(url: str) -> str:
-    """The URL as it may be shown: passwords become `***`.
+    """The URL for display: passwords become `***`.
 
     >>> mask_url("redis://worker:hunter2@cache:6379/0?password=hunter2")
     'redis://worker:***@cache:6379/0?password=***'
@@ -43,7 +43,7 @@ def mask_url(url: str) -> str:
 
 
 def mask_urls(text: str) -> str:
-    """Text as it may be shown: the passwords in its URLs become `***`.
+    """Text for display: the passwords in its URLs become `***`.
 
     >>> mask_urls("cannot reach redis://worker:hunter2@cache now")
     'cannot reach redis://worker:***@cache now'
@@ -52,7 +52,7 @@ def mask_urls(text: str) -> str:
 
 
 class TextSetting(msgspec.Struct, frozen=True):
-    """A kind of setting: `read` takes a user's value or raises BadValue, `show` writes the kept value for people."""
+    """A kind of setting: `read` converts a user's value or raises BadValue, `show` formats the stored value."""
 
     example: str
     pattern: str = ".+"
@@ -80,7 +80,7 @@ class SecretSetting(TextSetting, frozen=True):
 
 
 class WordsSetting(msgspec.Struct, frozen=True):
-    """A list of words. Users write a list, or one text with commas. No character in a word has a special meaning."""
+    """A list of words. Users write a list, or text with commas. No character in a word has a special meaning."""
 
     example: str
 
@@ -89,10 +89,10 @@ class WordsSetting(msgspec.Struct, frozen=True):
         words = [word.strip() if isinstance(word, str) else word for word in given] if _is_list(given) else [value]
         words = [word for word in words if word != ""]
         if isinstance(value, str) and not words:
-            raise BadValue(f"{name} names no word", hint=f"write e.g. {self.example}, or leave it out")
+            raise BadValue(f"{name} contains no word", hint=f"write e.g. {self.example}, or leave it out")
         for word in words:
             if not isinstance(word, str) or not re.fullmatch(r"[\w-]{1,60}", word):
-                hint = "letters, digits, _ and -; it is found wherever it is part of a name"
+                hint = "letters, digits, _ and -; it matches anywhere in a name"
                 raise BadValue(f"{name} must be words such as {self.example}, not {word!r}", hint=hint)
         return tuple(dict.fromkeys(words))
 
@@ -101,13 +101,12 @@ class WordsSetting(msgspec.Struct, frozen=True):
 
 
 class NetworksSetting(msgspec.Struct, frozen=True):
-    """Addresses and networks, such as 10.0.0.0/8: users write a list of them, or one text with commas between. `*` is
-    every address."""
+    """Addresses and networks, such as 10.0.0.0/8: users write a list, or text with commas. `*` is every address."""
 
     example: str
 
     def read(self, name: str, value: object) -> object:
-        from ipaddress import ip_network  # few need it
+        from ipaddress import ip_network  # few programs need it
 
         given = value.split(",") if isinstance(value, str) else value
         words = [word.strip() if isinstance(word, str) else word for word in given] if _is_list(given) else [value]
@@ -167,7 +166,7 @@ class SizeSetting(NumberSetting, frozen=True):
 
 
 class DurationSetting(NumberSetting, frozen=True):
-    """A duration: users write seconds, a timedelta or text such as "10m"; it is kept as microseconds."""
+    """A duration: users write seconds, a timedelta or text such as "10m"; it is stored as microseconds."""
 
     def show(self, value: Any) -> str:
         return _in_units(value, _SPANS, "s")
@@ -188,9 +187,9 @@ _KEEP = DurationSetting(0, 36_500 * DAY)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that can be set. Durations are kept in microseconds and sizes in bytes, whatever users wrote.
+    """All settings. Durations are stored in microseconds and sizes in bytes, whatever users wrote.
 
-    `load_settings` makes one from users' values and checks them; the constructor takes kept values as they are.
+    `load_settings` makes one from users' values and checks them; the constructor takes stored values as they are.
     """
 
     url: Annotated[str, TextSetting("sqlite:///packhorse.db")] = "sqlite:///packhorse.db"
@@ -201,26 +200,26 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: Annotated[int, _COUNT] = 4
     max_halts: Annotated[int, _COUNT] = 3
     order: Annotated[str, TextSetting("created", r"turns|created")] = (
-        "turns"  # of one rank: queues take turns, or by age
+        "turns"  # of one rank: queues take turns, or the oldest job first
     )
 
     heartbeat: Annotated[int, DurationSetting(SECOND // 10, HOUR)] = 5 * SECOND
     lease: Annotated[int, DurationSetting(SECOND // 5, DAY)] = 15 * SECOND
     client_timeout: Annotated[int, DurationSetting(SECOND, 365 * DAY)] = (
-        DAY  # silence after which a client is forgotten
+        DAY  # the silence after which a client is forgotten
     )
 
     state_dir: Annotated[str | None, TextSetting("/var/lib/packhorse")] = (
-        None  # where outcomes that cannot be delivered lie
+        None  # the directory for outcomes that cannot be delivered
     )
 
     min_workers: Annotated[int, NumberSetting(0, 1_024)] = 1
-    max_workers: Annotated[int | None, NumberSetting(1, 1_024)] = None  # None: as many as there are CPUs
+    max_workers: Annotated[int | None, NumberSetting(1, 1_024)] = None  # None: the number of CPUs
     concurrency: Annotated[int, NumberSetting(1, 10_000)] = 10
     idle_stop: Annotated[int, _KEEP] = 60 * SECOND
     abort_grace: Annotated[int, _GRACE] = 2 * SECOND
     stop_grace: Annotated[int, _GRACE] = 30 * SECOND
-    max_forced: Annotated[int | None, NumberSetting(0, 10_000)] = None  # None: as many as there are CPUs
+    max_forced: Annotated[int | None, NumberSetting(0, 10_000)] = None  # None: the number of CPUs
 
     keep_completed: Annotated[int, _KEEP] = 24 * HOUR
     keep_dead: Annotated[int, _KEEP] = 30 * DAY
@@ -234,27 +233,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     web_token_file: Annotated[str | None, TextSetting("tokens.txt")] = None
     trusted_proxies: Annotated[
         tuple[str, ...], NetworksSetting("127.0.0.1,10.0.0.0/8")
-    ] = ()  # whose X-Forwarded-… count
-    redact: Annotated[
-        tuple[str, ...], WordsSetting("iban,ssn")
-    ] = ()  # parts of names whose values the web does not show
+    ] = ()  # whose X-Forwarded-… headers count
+    redact: Annotated[tuple[str, ...], WordsSetting("iban,ssn")] = ()  # parts of names whose values the web hides
 
-    filters: dict[str, str] = {}  # of jobs, by the names under which all may use them; checked by `monitor/filters.py`
-    bad_filters: dict[str, str] = {}  # what is wrong with those that are none at all, by their names
+    filters: dict[str, str] = {}  # of jobs, by their names, for all users; checked by `monitor/filters.py`
+    bad_filters: dict[str, str] = {}  # the errors of invalid ones, by their names
     sources: dict[str, str] = {}
 
     @property
     def chosen_order(self) -> str | None:
-        """The order of queues that was set; None: it was not, and that of the storage stays."""
+        """The order of queues if it was set; None leaves that of the storage."""
         return self.order if "order" in self.sources else None
 
     def source_of(self, name: str) -> str:
-        """Where the value of this setting came from, such as "PACKHORSE_URL in the environment"."""
+        """The source of the value of this setting, such as "PACKHORSE_URL in the environment"."""
         _kind(name)
         return self.sources.get(name, "default")
 
     def shown(self, name: str) -> str:
-        """The value of this setting as people write it, passwords masked; "" when it is not set."""
+        """The value of this setting as people write it, passwords masked; "" if it is not set."""
         kind, value = _kind(name), getattr(self, name, None)
         return "" if value is None else kind.show(value)
 
@@ -273,7 +270,7 @@ _KINDS: dict[str, TextSetting | WordsSetting | NetworksSetting | NumberSetting] 
 
 
 NAMES = tuple(_KINDS)
-"""Of all settings."""
+"""The names of all settings."""
 
 
 def _kind(name: str) -> TextSetting | WordsSetting | NetworksSetting | NumberSetting:
@@ -285,8 +282,8 @@ def _kind(name: str) -> TextSetting | WordsSetting | NetworksSetting | NumberSet
 
 
 def _like(name: str, cutoff: float) -> list[str]:
-    """The setting whose name is most like this one, if any is."""
-    import difflib  # only who has made a mistake needs it
+    """The setting with the most similar name, if any."""
+    import difflib  # needed only after a mistake
 
     return difflib.get_close_matches(name, _KINDS, n=1, cutoff=cutoff)
 
@@ -296,7 +293,7 @@ Found = dict[str, tuple[object, str]]
 
 
 def read_setting(name: str, value: object, called: str | None = None) -> Any:
-    """A user's value of one setting as it is kept; BadValue, in which it is `called` so, if it is none."""
+    """Convert a user's value of one setting; raises BadValue, which uses the name `called`."""
     return _kind(name).read(called or name, value)
 
 
@@ -305,10 +302,10 @@ def load_settings(
     environment: Mapping[str, str] | None = None,
     directory: Path | None = None,
 ) -> Settings:
-    """The settings of this process; SettingsError names every problem at once.
+    """The settings of this process; SettingsError names every problem.
 
-    An argument that is None, or an empty environment variable, counts as not given. `directory` is where the search
-    for pyproject.toml begins: the nearest one upwards is read.
+    An argument that is None, or an empty environment variable, counts as not set. The search for pyproject.toml begins
+    in `directory`: the nearest one upwards is read.
     """
     problems: list[str] = []
     found = _from_file(directory or Path.cwd(), problems)
@@ -331,8 +328,8 @@ def load_settings(
 
 
 def reload_settings(before: Settings) -> Settings:
-    """Settings as files and the environment have them now; what the program itself had set stays. SettingsError names
-    every problem at once."""
+    """The settings that files and environment have now; values that the program itself set stay. SettingsError names
+    every problem."""
     fresh = load_settings()
     given = {name: source for name, source in before.sources.items() if source.startswith("argument ")}
     kept: dict[str, Any] = {name: getattr(before, name) for name in given}
@@ -340,8 +337,8 @@ def reload_settings(before: Settings) -> Settings:
 
 
 def _filters(table: object, source: str, problems: list[str]) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """The filters that have a name, what is wrong with those that are none, and where each is written. What its words
-    mean, others know; a wrong one is the trouble of who names it, and keeps nobody from working."""
+    """The named filters, the errors of invalid ones, and the source of each. Their words are not checked here; an
+    invalid filter is an error only for those who use it."""
     if not isinstance(table, Mapping):
         problems.append(f"{source}: filters must be a table of names - write [tool.packhorse.filters] above them")
         return {}, {}, {}
@@ -360,14 +357,14 @@ def _filters(table: object, source: str, problems: list[str]) -> tuple[dict[str,
 
 
 class _Written(NamedTuple):
-    """A value of a file, and the place where it stands."""
+    """A value in a file, and its place."""
 
     value: object
     place: str
 
 
 def _with_places(filters: Mapping[str, object], text: str) -> dict[str, _Written]:
-    """These filters with the lines where their names stand, as far as that can be told from the text of the file."""
+    """These filters with the lines of their names, as far as the text of the file shows them."""
     found: dict[str, _Written] = {}
     for name, value in filters.items():
         begins = re.compile(rf"""\s*(filters\s*\.\s*)?["']?{re.escape(name)}["']?\s*=""")
@@ -381,8 +378,8 @@ def _from_environment(environment: Mapping[str, str]) -> Found:
     found: Found = {}
     for variable, value in environment.items():
         name = variable.removeprefix("PACKHORSE_").lower()
-        # Variables of others may begin so too, such as those that Kubernetes sets for a service of this name:
-        # only what looks like a misspelt setting is worth an error.
+        # Variables of other programs may have this prefix, such as those that Kubernetes sets for a service with this
+        # name: only a probable misspelling is an error.
         if not variable.startswith("PACKHORSE_") or not value or _is_service_link(variable, value):
             continue
         if name in _KINDS or _like(name, cutoff=0.85):
@@ -391,7 +388,7 @@ def _from_environment(environment: Mapping[str, str]) -> Found:
 
 
 def _is_service_link(variable: str, value: str) -> bool:
-    """Is it one that Kubernetes or Docker sets for a service? One called packhorse-web makes PACKHORSE_WEB_PORT.
+    """Did Kubernetes or Docker set this variable for a service? One called packhorse-web makes PACKHORSE_WEB_PORT.
 
     >>> _is_service_link("PACKHORSE_WEB_PORT", "tcp://10.0.171.239:5040")
     True
@@ -404,7 +401,7 @@ def _from_file(directory: Path, problems: list[str]) -> Found:
     path = next((folder / "pyproject.toml" for folder in folders if (folder / "pyproject.toml").is_file()), None)
     if path is None:
         return {}
-    import tomllib  # not needed where there is no such file
+    import tomllib  # not needed without such a file
 
     try:
         text = path.read_text("utf-8")
@@ -430,7 +427,7 @@ def _contradictions(settings: Settings) -> Iterable[tuple[set[str], str]]:
         return f"{name} ({settings.shown(name)}, {settings.source_of(name)})"
 
     if settings.heartbeat * 2 > settings.lease:
-        text = f"{told('lease')} must be at least twice {told('heartbeat')}, or one late beat looks like a death"
+        text = f"{told('lease')} must be at least twice {told('heartbeat')}, or one late heartbeat looks like a death"
         yield {"heartbeat", "lease"}, text
     if settings.max_workers is not None and settings.min_workers > settings.max_workers:
         yield {"min_workers", "max_workers"}, f"{told('min_workers')} must not exceed {told('max_workers')}"

@@ -1,7 +1,7 @@
-"""What is registered: tasks, the options they carry, and the rules for their names.
+"""The registry: tasks, their options, and the rules for their names.
 
-The app fills a `Registry` and parses users' words here; workers look tasks up in it. Everything is frozen once made,
-and a wrong word is refused when it is written, with the option's name and what it may be.
+The app fills a `Registry` and parses users' options here; workers look tasks up in it. Everything is immutable, and a
+wrong option raises where it is written, with the option's name and its allowed values.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HEAVIEST = 100_000
 MOST_ATTEMPTS = 100_000
 MOST_HALTS = 1_000
 _EXACT = 1 << 53  # above it a float has no units
-_KEY_LIMIT = 120  # characters of a user's own unique key that are stored as they are
+_KEY_LIMIT = 120  # characters of a user's own unique key that are stored unchanged
 
 ErrorClasses = tuple[type[BaseException], ...]
 
@@ -40,16 +40,16 @@ class Worker:
     """
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Do the job; what it returns is the job's result."""
+        """Do the job; the return value is the job's result."""
         raise NotImplementedError(f"{type(self).__name__} has no method run")
 
     def on_result(self, job: Any) -> None:
-        """Called after each job of this task has ended, with the job. Write it only if you need it."""
+        """Called after each job of this task has ended, with the job. Optional."""
 
 
 def check_name(text: str, what: str = "name") -> str:
-    """`text` if it may name a task or a queue: 1 to 128 letters, digits, `_`, `.`, `:` and `-`, but not `.` and `..`,
-    which have another meaning in an address; else BadValue."""
+    """Return `text` if it may name a task or a queue, else raise BadValue: 1 to 128 letters, digits, `_`, `.`, `:` and
+    `-`, but not `.` and `..`, which have another meaning in a URL."""
     if not isinstance(text, str) or not text:
         raise BadValue(f"{what} must be text, not {text!r}", hint="e.g. 'send_notice'")
     if len(text) > NAME_LIMIT:
@@ -59,14 +59,15 @@ def check_name(text: str, what: str = "name") -> str:
         allowed = "use letters, digits and _ . : -"
         raise BadValue(f"{what} {text!r} contains {wrong[0]!r}", hint=f"{allowed}, e.g. {example!r}")
     if text in (".", ".."):
-        raise BadValue(f"{what} cannot be {text!r}: browsers take it for a folder", hint="e.g. 'send_notice'")
+        raise BadValue(f"{what} cannot be {text!r}: browsers treat it as a directory", hint="e.g. 'send_notice'")
     return text
 
 
 class Unique(msgspec.Struct, frozen=True, kw_only=True):
     """At most one such job at a time: the same arguments, the same values of some of them, or the same key.
 
-    It holds until the job finishes or starts, or, with a `period` in microseconds, for so long after the enqueueing.
+    It applies until the job finishes or starts, or, with a `period` in microseconds, for that time after the
+    enqueueing.
     """
 
     by: str | tuple[str, ...] | None = "args"  # or the names of the arguments that count; None with a key
@@ -81,7 +82,7 @@ class Unique(msgspec.Struct, frozen=True, kw_only=True):
         if self.key is None:
             msgspec.structs.force_setattr(self, "by", _argument_names(self.by))
         elif not isinstance(self.key, str) or not self.key.strip() or not self.key.isprintable():
-            raise BadValue(f"unique key must be text that can be printed, not {self.key!r}")
+            raise BadValue(f"unique key must be printable text, not {self.key!r}")
         elif self.by not in ("args", None):
             raise BadValue("unique takes a key or the names of arguments, not both")
         else:
@@ -89,7 +90,7 @@ class Unique(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_unique(value: object) -> Unique | None:
-    """What a user wrote for `unique=`: True, a key, names of arguments, or a dict of the fields of `Unique`.
+    """The value of a user's `unique=`: True, a key, names of arguments, or a dict of the fields of `Unique`.
 
     >>> parse_unique({"by": ["user_id"], "period": "10m"}).period
     600000000
@@ -114,11 +115,11 @@ def parse_unique(value: object) -> Unique | None:
 
 
 def unique_key(task: str, unique: Unique, args: Mapping[str, Any], signature: Signature | None = None) -> str:
-    """The key that only one job may hold: "send_notice|5f2c…", the same whatever the order of the arguments, and
-    whether a default was written out or left. No name can contain the bar, so two tasks never share a key.
+    """The key that only one job may hold: "send_notice|5f2c…", independent of the order of the arguments and of whether
+    a default was passed or left out. No name can contain the bar, so two tasks never share a key.
 
-    `args` are the bound values or the decoded JSON object; both give the same key, except that a set has an order
-    only in the former. A name that neither `args` nor the task's signature knows is a BadValue.
+    `args` are the bound values or the decoded JSON object; both give the same key, except that a set has an order only
+    in the former. A name that neither `args` nor the task's signature has is a BadValue.
     """
     if unique.key is not None:
         return f"{task}|{_shortened(unique.key)}"
@@ -131,7 +132,7 @@ def unique_key(task: str, unique: Unique, args: Mapping[str, Any], signature: Si
 
 
 def _plain_numbers(value: Any) -> Any:
-    """JSON with its whole numbers as such: `1.0` and `1` are one number, and a program may write either."""
+    """JSON with whole numbers as integers: `1.0` and `1` are one number, and programs may write either."""
     if isinstance(value, float):
         return int(value) if value.is_integer() and abs(value) < _EXACT else value
     if isinstance(value, dict):
@@ -140,7 +141,7 @@ def _plain_numbers(value: Any) -> Any:
 
 
 def _digest(data: bytes) -> str:
-    import hashlib  # OpenSSL is slow to load, and most programs that enqueue need none of it
+    import hashlib  # OpenSSL is slow to load, and most programs that enqueue do not need it
 
     return hashlib.sha256(data).hexdigest()[:32]
 
@@ -168,7 +169,7 @@ def _check_known(names: tuple[str, ...], task: str, args: Iterable[str], signatu
 
 
 def parse_redacted(value: object) -> tuple[str, ...]:
-    """What a user wrote for `redact=`: names of arguments, or of keys at any depth within them; `customer.ssn` is `ssn`
+    """The value of a user's `redact=`: names of arguments, or of keys at any depth within them; `customer.ssn` is `ssn`
     directly within `customer`.
 
     >>> parse_redacted(["iban", "customer.ssn"])
@@ -189,7 +190,7 @@ def parse_redacted(value: object) -> tuple[str, ...]:
 
 
 def _check_redacted(names: tuple[str, ...], task: str, signature: Signature) -> None:
-    """A name that can stand for nothing was written wrong, and what it was meant for would be shown."""
+    """A name that matches nothing was misspelt, and the value that it was meant for would be shown."""
     unknown = [name for name in names if name not in signature.names]
     if unknown and not signature.takes_any_name and not signature.may_hold_keys():
         near = did_you_mean(unknown[0], signature.names)
@@ -200,7 +201,7 @@ def _check_redacted(names: tuple[str, ...], task: str, signature: Signature) -> 
 
 
 class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a task's jobs are queued, tried and timed. Durations are microseconds; None is "no limit"."""
+    """How a task's jobs are queued, retried and limited. Durations are microseconds; None is "no limit"."""
 
     queue: str | None = None  # None: the task's own name
     priority: int = LOWEST_PRIORITY
@@ -214,17 +215,17 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     idle_timeout: int | None = None  # longest silence between two check-ins
     expires: int | None = None  # longest wait in the queue
     total_timeout: int | None = None  # longest life
-    isolate: bool | None = None  # None: as the kind of function and its limits ask for
+    isolate: bool | None = None  # None: depends on the kind of function and its limits
     memory_limit: int | None = None  # bytes that the process of an isolated job may hold
     max_halts: int = 3
     unique: Unique | None = None
-    persistent: bool = False  # kept for ever
-    skip_dead: bool = False  # jobs that have died are not kept
-    redact: tuple[str, ...] = ()  # names of arguments and keys whose values the web does not show
+    persistent: bool = False  # kept indefinitely
+    skip_dead: bool = False  # dead jobs are deleted
+    redact: tuple[str, ...] = ()  # names of arguments and keys whose values the web hides
 
     @classmethod
     def parse(cls, **words: Any) -> TaskOptions:
-        """The options from what a user wrote; `retries=n` is n + 1 attempts.
+        """The options from a user's keywords; `retries=n` is n + 1 attempts.
 
         >>> TaskOptions.parse(retries=2, timeout="1m").max_attempts
         3
@@ -232,7 +233,7 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
         return cls().with_(**words)
 
     def with_(self, **words: Any) -> TaskOptions:
-        """These options with some of them written anew, for `task.using(...)`."""
+        """These options with some of them changed, for `task.using(...)`."""
         if "retries" in words and "max_attempts" in words:
             raise BadValue("give retries or max_attempts, not both", hint="retries=3 is the same as max_attempts=4")
         values = {}
@@ -326,25 +327,25 @@ class RegisteredTask(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def queue(self) -> str:
-        """The queue that its jobs wait in: its own, unless it joined another."""
+        """The queue of its jobs: its own, unless it joined another."""
         return self.options.queue or self.name
 
     @property
     def place(self) -> str:
-        """Where it was written, for messages: "shop.jobs, line 12"."""
+        """Where it is defined, for messages: "shop.jobs, line 12"."""
         return f"{self.module}, line {self.line}"
 
 
 class Registry:
-    """The tasks that an app knows, by name."""
+    """The tasks of an app, by name."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, RegisteredTask] = {}
 
     def add(self, target: Any, name: str | None = None, options: TaskOptions | None = None) -> RegisteredTask:
-        """Register a function or a `Worker` object; without a name it goes by its own.
+        """Register a function or a `Worker` object; the name defaults to its own.
 
-        A function that is loaded again from the same place replaces itself; another one is a TaskExists, and so is
+        A function that is reloaded from the same place replaces itself; another one raises TaskExists, and so does
         another object of the same class.
         """
         task = _registered(target, name, options or TaskOptions())
@@ -352,7 +353,7 @@ class Registry:
         if old and not _is_same(old, task):
             raise TaskExists(
                 f"the task {task.name!r} of {task.place} exists already: {old.module}.{old.qualname}, line {old.line}",
-                hint="give one of them another name=…; a decorator between needs functools.wraps",
+                hint="give one of them another name=…; a decorator between them needs functools.wraps",
             )
         self._tasks[task.name] = task
         return task
@@ -365,7 +366,7 @@ class Registry:
             raise self._not_found(name) from None
 
     def names(self) -> list[str]:
-        """All names, in order of the alphabet."""
+        """All names, in alphabetical order."""
         return sorted(self._tasks)
 
     def __contains__(self, name: object) -> bool:
@@ -383,7 +384,7 @@ class Registry:
 
 
 def weights_of(tasks: Iterable[RegisteredTask]) -> dict[str, int]:
-    """The queues of these tasks; one that several tasks share has the weight of the heaviest."""
+    """The queues of these tasks; one that several tasks share has the highest of their weights."""
     weights: dict[str, int] = {}
     for task in tasks:
         weights[task.queue] = max(weights.get(task.queue, 1), task.options.weight)
@@ -414,14 +415,14 @@ def _registered(target: Any, name: str | None, options: TaskOptions) -> Register
 
 
 def _refuse_generator(function: Function) -> None:
-    """Calling a generator function runs nothing of it: its jobs would end, and nothing be done."""
+    """Calling a generator function runs none of its code: its jobs would complete without doing anything."""
     called = function if inspect.isroutine(function) else type(function).__call__
     both = (function, called)
     if any(map(inspect.isgeneratorfunction, both)) or any(map(inspect.isasyncgenfunction, both)):
         name = getattr(innermost(function), "__qualname__", repr(function)).rpartition("<locals>.")[2]
         raise BadValue(
             f"{name} is a generator function, and a task must do its work when it is called",
-            why="calling one runs nothing until somebody takes what it yields, and nobody does",
+            why="calling one runs nothing until its items are read, and no code reads them",
             hint="return a list instead of yielding, or enqueue a job for each item with app.enqueue_many",
         )
 
@@ -435,7 +436,7 @@ def _instance(target: type) -> Any:
 
 
 def _function_of(target: Any) -> Function:
-    """What is called for a job: a function itself, or an object's `run`."""
+    """The callable of a job: the function itself, or an object's `run`."""
     if inspect.isroutine(target) or isinstance(target, functools.partial):
         return target
     if run := _own_method(target, "run"):
@@ -446,7 +447,7 @@ def _function_of(target: Any) -> Function:
     for other in ("handle", "execute", "work", "perform", "process"):
         if callable(getattr(target, other, None)):
             raise BadValue(f"{kind} has no method run", hint=f"it has {other}: name it run")
-    raise BadValue(f"{kind} is no task", hint="register a function, or an object with a method run")
+    raise BadValue(f"{kind} is not a task", hint="register a function, or an object with a method run")
 
 
 def _own_method(target: Any, name: str) -> Function | None:
@@ -456,22 +457,22 @@ def _own_method(target: Any, name: str) -> Function | None:
 
 
 def _class_of(function: Function) -> type | None:
-    """The class of the object whose method this is, or that is called itself; loaded anew it is another."""
+    """The class of the object whose method this is, or that is callable itself; reloaded, it is another class."""
     owner = getattr(function, "__self__", None)
     if inspect.isfunction(inspect.getattr_static(type(function), "__call__", None)) and not hasattr(
         function, "__wrapped__"
     ):
-        owner = function  # not a decorator around a function, which is what counts then
+        owner = function  # not a decorator around a function, which counts instead
     return None if owner is None or isinstance(owner, type) or inspect.ismodule(owner) else type(owner)
 
 
 def _presets(function: Function) -> tuple[object, ...] | None:
-    """What a partial gives to its function; None if it is none."""
+    """The arguments that a partial passes to its function; None for other callables."""
     return (function.args, function.keywords) if isinstance(function, functools.partial) else None
 
 
 def _is_same(old: RegisteredTask, new: RegisteredTask) -> bool:
-    """Whether `new` is `old` again: the same object, or the same piece of a module that was loaded anew."""
+    """Is `new` the same as `old`: the same object, or the same code in a reloaded module?"""
     if old.function == new.function:
         return True
     if (old.module, old.qualname) != (new.module, new.qualname):
@@ -482,5 +483,5 @@ def _is_same(old: RegisteredTask, new: RegisteredTask) -> bool:
         return False  # another partial of the same function
     if "<locals>" in new.qualname and getattr(innermost(new.function), "__closure__", None):
         return False  # perhaps the `wrapper` of a decorator without functools.wraps, around another function
-    # In a notebook or at the prompt a function is written again and again, each time on another line.
+    # In a notebook or at a prompt a function is redefined repeatedly, each time on another line.
     return old.line == new.line or not hasattr(sys.modules.get(new.module), "__file__")

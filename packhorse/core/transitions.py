@@ -1,9 +1,7 @@
 """What each operation does to a job: pure functions from a job to the changed job and its events.
 
-The memory storage is little more than these and a dict. The others use them wherever an operation is rare enough to
-read, decide and write back under a lock, and say the same in SQL or Lua where it is not.
-Whether a change is legal at all is said by the table in `job.py`; a storage asks that first.
-"""
+The storage engine calls them under the lock of a job. The hot paths of the storages do the same in SQL or Lua. Whether
+a change is legal is in the table in `job.py`; a storage looks there first."""
 
 from __future__ import annotations
 
@@ -44,30 +42,30 @@ _KEPT_WHEN_REPLACED = (
     "attempts", "halts", "losses", "snoozes",
 )  # fmt: skip
 LONGEST_TOLD = 500
-"""Characters of the arguments and the error that an event tells."""
+"""How many characters of arguments and errors an event keeps."""
 CHOSEN = (
     "priority", "task", "unique_key", "persistent", "schedule", "backoff", "max_attempts", "max_halts",
     "timeout", "idle_timeout", "expires", "total_timeout",
 )  # fmt: skip
-"""What whoever enqueues a job chooses besides its arguments. The event `replaced` tells what differed before."""
+"""What callers choose for a job besides its arguments. The event `replaced` has the values before that differed."""
 
 
 class Transition(NamedTuple):
-    """A job after a change, and the facts to record with it."""
+    """A job after a change, and the events to record with it."""
 
     job: Job
     events: list[Event]
 
 
 def added(new: NewJob, seq: int, now: int) -> Transition:
-    """A client asked for it: in line at once, or scheduled when its time is still to come."""
+    """A client enqueued it: queued now, or scheduled if it is due later."""
     job = added_job(new, seq, now)
     return Transition(job, [_event(job, Kind.ADDED, now, **(added_facts(new, job) or {}))])
 
 
 def added_job(new: NewJob, seq: int, now: int) -> Job:
-    """The new job alone, for storages that take in thousands at once. Its fields are given in their order, which takes
-    a third of the time of naming them."""
+    """The new job without its event, for storages that store thousands at a time. Positional arguments take a third of
+    the time."""
     due_at = new.due_at if new.due_at is not None else now + new.delay
     waits = due_at > now
     queued_at = None if waits else now
@@ -86,7 +84,7 @@ def added_job(new: NewJob, seq: int, now: int) -> Job:
 
 
 def added_facts(new: NewJob, job: Job) -> dict[str, Any] | None:
-    """What the event of a new job tells besides."""
+    """Facts for the event of a new job."""
     if job.due_at is None and new.copied_from is None and new.chosen is None:
         return None
     facts: dict[str, Any] = {} if job.due_at is None else {"due_at": job.due_at}
@@ -98,8 +96,8 @@ def added_facts(new: NewJob, job: Job) -> dict[str, Any] | None:
 
 
 def replaced(job: Job, new: NewJob, now: int) -> Transition:
-    """A unique twin brought new arguments: the waiting job takes them. What was counted of it stays counted, so that a
-    job which kills its workers cannot hide behind new arguments."""
+    """A new job with the same unique key replaces the call of this waiting one. Counters stay, so that a job that kills
+    its workers cannot hide behind new arguments."""
     twin = added_job(new, job.seq, now)
     before = {name: getattr(job, name) for name in CHOSEN if getattr(job, name) != getattr(twin, name)}
     told: dict[str, Any] = {"args": job.args[:LONGEST_TOLD], "twin": new.id, "due_at": twin.due_at, "before": before}
@@ -111,14 +109,14 @@ def replaced(job: Job, new: NewJob, now: int) -> Transition:
 
 
 def promoted(job: Job, now: int) -> Transition:
-    """A scheduled or retrying job fell due."""
+    """A scheduled or retrying job is due."""
     kind = Kind.QUEUED if job.state is SCHEDULED else Kind.READDED
     job = _queued(job, now, rank=job.rank)
     return Transition(job, [_event(job, kind, now)])
 
 
 def reserved(job: Job, owner: str, now: int) -> Transition:
-    """A worker takes it; every older token is worthless from here on."""
+    """A worker takes it. Every older token is invalid from now on."""
     job = _with_expiry(
         replace(
             job,
@@ -136,15 +134,15 @@ def reserved(job: Job, owner: str, now: int) -> Transition:
 
 
 def started(job: Job, now: int, ago: int = 0) -> Transition:
-    """Its worker began, so long ago, but not before the job came into line."""
+    """Its worker started it so long ago, but not before it was queued."""
     at = max(now - ago, job.queued_at or 0)
     job = replace(job, state=RUNNING, attempts=job.attempts + 1, started_at=at, updated_at=now)
     return Transition(job, [_event(job, Kind.STARTED, at)])
 
 
 def settled(job: Job, outcome: Outcome, now: int) -> Transition:
-    """An attempt ended. A job that was never marked as running (a short one) is marked on the way; one that was handed
-    back before it began, which has run for no time, is not."""
+    """An attempt ended. A job that was never marked as running (a short one) is marked on the way; one that was
+    released before it began (`ran` is 0) is not."""
     events: list[Event] = []
     if job.state is RESERVED and not (isinstance(outcome, Released) and outcome.ran == 0):
         job, events = started(job, now, outcome.ago + outcome.ran)
@@ -158,7 +156,7 @@ def settled(job: Job, outcome: Outcome, now: int) -> Transition:
 
 
 def ran_until(started_at: int, ran: int) -> int | None:
-    """Until when an attempt ran that began then; None: nobody has measured how long that was."""
+    """When an attempt that began then ended; None: nothing has measured it."""
     return started_at + ran if ran > 0 else None
 
 
@@ -193,8 +191,7 @@ def _failed(job: Job, outcome: Failed, now: int) -> Transition:
     facts = _told(outcome.failure)
     if job.abort_at is not None:
         return _stopped(job, now, job.abort_reason or Reason.ABORTED, failures=job.failures, **facts)
-    # However long a worker wants to wait, and whoever wrote it: the job itself knows how many attempts it has, or
-    # leaves that to its task, and who knows the task says so.
+    # The limit of attempts is the job's own. A job without one leaves it to its task, whose worker sends it.
     most = max(job.max_attempts, outcome.max_attempts or 0) or USUAL_ATTEMPTS
     if outcome.retry_in is None or job.failures >= most:
         if outcome.reason is Reason.JOB_TIMEOUT:
@@ -213,7 +210,7 @@ def _failed(job: Job, outcome: Failed, now: int) -> Transition:
 
 
 def _overrun(job: Job, outcome: Overrun, now: int) -> Transition:
-    """The fence rises, as by a rescue: its worker may still run it, and must not end what comes next."""
+    """The fence rises, as in a rescue: its worker may still run it, and must not end the next attempt."""
     failure = Failure("Timeout", outcome.why, worker=job.owner)
     failed = Failed(outcome.token, failure, outcome.retry_in, Reason.JOB_TIMEOUT, max_attempts=outcome.max_attempts)
     left, (ended, *others) = _failed(job, failed, now)
@@ -231,14 +228,14 @@ def _snoozed(job: Job, outcome: Snoozed, now: int) -> Transition:
 
 
 def _stopped(job: Job, now: int, reason: Reason, **facts: Any) -> Transition:
-    """`facts`: who wanted it, and what else has changed with it: the error, what was counted, why it was taken back."""
+    """`facts`: who wanted it, and what else has changed with it: error, counters, why it was taken back."""
     left = _left(job, ABORTED, now, reason=reason)
     return Transition(left, [_event(left, Kind.ABORTED, now, owner=job.owner, reason=reason, **facts)])
 
 
 def released(job: Job, now: int, why: str, delay: int = 0, *, ran: bool = False) -> Transition:
-    """Handed back unharmed: no failure or halt is counted. One that had not begun keeps its rank, and so does a forced
-    one. With a delay it comes into line later. `ran` says that the job had begun although the storage was not told."""
+    """Handed back unharmed: no failure and no halt is counted. A job that had not begun keeps its rank, and so does a
+    forced one. With a delay it is queued later. `ran`: the job had begun although the storage does not know it."""
     begun: list[Event] = []
     if ran and job.state is RESERVED:
         job, begun = started(job, now)
@@ -251,17 +248,16 @@ def released(job: Job, now: int, why: str, delay: int = 0, *, ran: bool = False)
     else:
         left = _queued(_left(kept, QUEUED, now), now, rank=kept.rank)
         events = [_event(left, Kind.READDED, now, owner=job.owner, why=why)]
-    # The token has ended without an outcome: one that comes later must be refused, not taken for a repeated one.
+    # The token has ended without an outcome. A later outcome must be stale, not repeated.
     return Transition(replace(left, fence=job.fence + 1), begun + events)
 
 
 def rescued(
     job: Job, now: int, why: str, *, ran: bool = False, recovered: bool = False, version: str | None = None
 ) -> Transition:
-    """Its worker died or fell silent. Only a job that had begun is blamed with a halt.
+    """Its worker died or fell silent. Only a job that had begun counts a halt.
 
-    `ran` says that the job had begun although the storage was not told; `recovered`, that its whole application died.
-    """
+    `ran`: the job had begun although the storage does not know it. `recovered`: its whole application died."""
     events: list[Event] = []
     if ran and job.state is RESERVED:
         job, events = started(job, now)
@@ -276,7 +272,7 @@ def rescued(
         ended = Transition(left, [_event(left, Kind.READDED, now, owner=owner, why=why, losses=job.losses)])
     else:
         ended = _halted(job, now, why, recovered, version)
-    # The fence rises here too: a late result of the old worker must not pass for one that was accepted before.
+    # The fence rises here too: a late result of the old worker is stale, not repeated.
     return Transition(replace(ended.job, fence=job.fence + 1), events + ended.events)
 
 
@@ -295,7 +291,7 @@ def _halted(job: Job, now: int, why: str, recovered: bool, version: str | None) 
 
 
 def aborted(job: Job, now: int, by: str | None, reason: Reason = Reason.ABORTED) -> Transition:
-    """Stop it: a waiting job ends here; a held one is asked, and its worker ends it."""
+    """Stop it: a waiting job ends now; a held one is asked to stop, and its worker ends it."""
     if job.state not in HELD:
         return _stopped(job, now, reason, by=by)
     if job.abort_at is not None:
@@ -310,7 +306,7 @@ def expired(job: Job, now: int) -> Transition:
 
 
 def forced(job: Job, now: int, by: str | None) -> Transition:
-    """Next, whatever its delay, its retry wait, or a pause of its queue."""
+    """It goes next, before any delay, retry wait, or pause of its queue."""
     if job.state is QUEUED:
         job = replace(job, rank=RANK_FORCED, updated_at=now)
     else:
@@ -319,7 +315,7 @@ def forced(job: Job, now: int, by: str | None) -> Transition:
 
 
 def reprioritised(job: Job, priority: int, now: int, by: str | None) -> Transition:
-    """Another place in line. A forced, halted or recovered job keeps its better rank."""
+    """A new priority. A forced, halted or recovered job keeps its better rank."""
     facts: dict[str, Any] = {"from": job.priority, "to": priority, "by": by}
     rank = job.rank if job.rank <= RANK_HALTED else rank_of(priority)
     job = replace(job, priority=priority, rank=rank, updated_at=now)
@@ -327,7 +323,7 @@ def reprioritised(job: Job, priority: int, now: int, by: str | None) -> Transiti
 
 
 def requeued(job: Job, queue: str, now: int, by: str | None, options: Mapping[str, Any] | None = None) -> Transition:
-    """Another line, in which it stands by its rank and its age, and other options. A job that is in that line and has
+    """Another queue, in which it stands by its rank and its age, and other options. A job that is in that queue and has
     these options stays as it is."""
     fields = {name: value for name, value in (options or {}).items() if getattr(job, name) != value}
     if job.queue == queue and not fields:
@@ -343,7 +339,7 @@ def requeued(job: Job, queue: str, now: int, by: str | None, options: Mapping[st
 
 
 def retried(job: Job, now: int, by: str | None) -> Transition:
-    """An operator gives a finished job all its tries again, or a retrying one its next try now."""
+    """An operator gives a finished job all its attempts again, or runs the next one of a retrying job now."""
     if job.state is not RETRYING:
         job = replace(
             job,
@@ -362,7 +358,7 @@ def retried(job: Job, now: int, by: str | None) -> Transition:
 def checked_in(
     job: Job, now: int, message: str | None, progress: int | None, progress_text: str | None
 ) -> tuple[Job, list[tuple[str, str]]]:
-    """A sign of life. The second value is what goes into the job's log: (kind, text)."""
+    """A check-in. The second value goes into the job's log: (kind, text)."""
     if progress is not None:
         job = replace(job, progress=progress, progress_text=progress_text)
     if message is not None:
@@ -371,7 +367,7 @@ def checked_in(
 
 
 def said(message: str | None, progress: int | None, progress_text: str | None) -> list[tuple[str, str]]:
-    """A sign of life as lines for the job's log: (kind, text)."""
+    """A check-in as lines for the job's log: (kind, text)."""
     lines: list[tuple[str, str]] = []
     if progress is not None:
         lines.append(("progress", f"{progress} % {progress_text or ''}".rstrip()))
@@ -381,17 +377,16 @@ def said(message: str | None, progress: int | None, progress_text: str | None) -
 
 
 def attempt_of_lines(job: Job) -> int:
-    """The attempt in which its worker wrote what comes now, if the worker does not say it: the present one, or the one
-    that has just ended."""
+    """The attempt of new log lines that do not name one: the present one, or the one that has just ended."""
     return job.attempt if job.state in HELD or job.state is COMPLETED else max(1, job.failures)
 
 
 def holds(job: Job, lock: UniqueLock, taken_at: int, now: int) -> bool:
-    """Does this job still hold the unique key that it took at `taken_at`?"""
+    """Return whether this job still holds the unique key that it took at `taken_at`."""
     if lock.period is not None:
-        # A job that came to nothing does not keep others from trying.
+        # A job that failed or was aborted does not keep others out.
         return now < taken_at + lock.period and (job.state in UNFINISHED or job.state is COMPLETED)
-    # A reserved job may have begun: a twin that comes now may know something newer, so "start" ends at reserving.
+    # A reserved job may have begun, and a new call may bring newer arguments: "start" ends when the job is reserved.
     return job.state in (WAITING if lock.until == "start" else UNFINISHED)
 
 
@@ -401,7 +396,7 @@ def handled(job: Job, now: int, client: str) -> Event:
 
 
 def deleted(job: Job, now: int, by: str | None) -> Event:
-    """The last fact about a job that goes."""
+    """The last event of a job that is deleted."""
     return replace(_event(job, Kind.DELETED, now, by=by), state=job.state)
 
 
@@ -417,13 +412,13 @@ def _blamed(job: Job, failure: Failure) -> Job:
 
 
 def _told(failure: Failure) -> dict[str, Any]:
-    """What an event tells of it: its first characters, and the version of the code."""
+    """Facts for an event: the first characters of the error, and the version of the code."""
     told = {"error": failure.summary()[:LONGEST_TOLD]}
     return told if failure.version is None else {**told, "version": failure.version}
 
 
 def _left(job: Job, state: State, now: int, **fields: Any) -> Job:
-    """The job out of its worker's hands. How long it ran, only the outcome can tell."""
+    """The job after its worker. Only the outcome knows how long it ran."""
     fields = {"expire_at": None, "due_at": None, "finished_at": now if state in FINAL else None, **fields}
     if job.state is RUNNING:
         fields["ran_until"] = None
@@ -431,7 +426,7 @@ def _left(job: Job, state: State, now: int, **fields: Any) -> Job:
 
 
 def _queued(job: Job, now: int, rank: int) -> Job:
-    """The job in line from now on."""
+    """The job, queued now."""
     return _with_expiry(
         replace(
             job,
@@ -446,7 +441,7 @@ def _queued(job: Job, now: int, rank: int) -> Job:
 
 
 def _with_expiry(job: Job) -> Job:
-    """The job with the moment at which it must be aborted, if it has one."""
+    """The job with the time at which it expires, if it has one."""
     moments: list[int] = []
     if job.total_timeout is not None and job.first_queued_at is not None:
         moments.append(job.first_queued_at + job.total_timeout)

@@ -1,4 +1,4 @@
-"""The foreman: the parent process that starts, watches, beats for and scales its workers of workers."""
+"""The foreman: the parent process that starts, watches and scales its workers and sends their heartbeats."""
 
 from __future__ import annotations
 

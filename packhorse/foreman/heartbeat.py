@@ -1,9 +1,9 @@
-"""The heartbeat: one write every few seconds for the whole workers and the foreman itself, from a thread of its own.
+"""The heartbeat: one write every few seconds for all workers and the foreman itself, from a thread of its own.
 
-It is the foreman that beats, so a job that holds the interpreter lock cannot cost its worker the lease. When the
-poller has seen that running jobs should stop, it asks which, and loads that on. While the storage is away it tries on,
-with jitter; a worker that was struck off meanwhile is marked, and the foreman has it quit. Whatever is wrong with one
-worker is told in the log, and costs no other its beat.
+The foreman sends it, so a job that holds the interpreter lock cannot cost its worker the lease. When the poller reports
+that running jobs should stop, this thread reads which, and forwards the requests. While the storage is away it retries
+with jitter. A worker that the storage has forgotten is marked, and the foreman ends it. An error with one worker is
+logged and does not affect the heartbeats of the others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from packhorse.core.clock import SECOND
 from packhorse.core.errors import PackhorseError, StorageError, StorageUnavailable
 from packhorse.core.event import Subject
 from packhorse.foreman.background import BackgroundLoop
-from packhorse.foreman.dead_workers import rescue_former
+from packhorse.foreman.dead_workers import rescue_dead_processes
 from packhorse.foreman.processes import WorkerGroup
 from packhorse.foreman.rescue_guard import RescueGuard
 from packhorse.foreman.worker_handle import WorkerHandle
@@ -32,17 +32,17 @@ from packhorse.worker.spool import Spool
 log = logging.getLogger("packhorse")
 
 _FRESH = 3.0
-"""Seconds for which the storage's time, as the poller has seen it, is as good as asked for."""
+"""Seconds for which the storage's time from the poller counts as current."""
 
 
 def boot_time() -> float:
-    """Seconds, by a clock that nobody turns and that goes on while the machine sleeps."""
+    """Seconds by a clock that cannot be set and that runs while the machine sleeps."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def skew_of(wall: float, took: float, now: float) -> float:
-    """Seconds that this machine's clock is ahead of the storage's, which showed `now` at some moment of the `took`
-    seconds before `wall`; 0 where that may be the whole difference."""
+    """Seconds by which this machine's clock is ahead of the storage's, which showed `now` at some moment of the `took`
+    seconds before `wall`; 0 if `took` may explain the difference."""
     ahead = wall - took / 2 - now
     return ahead if abs(ahead) > took / 2 else 0.0
 
@@ -60,40 +60,40 @@ class ForemanRecord:
         self._has_waited = False  # for a storage that was away
 
     def join(self) -> None:
-        """Make it known."""
+        """Register it in the storage."""
         self._storage.join(
             WorkerInfo(
                 self.id,
                 subject=Subject.FOREMAN,
                 host=self._host,
                 pid=os.getpid(),
-                info={**self._info, START: self.id},  # which is new for every process
+                info={**self._info, START: self.id},  # unique for each process
             )
         )
         self.is_joined, self.is_first = True, False
 
-    def may_wait(self, error: PackhorseError) -> bool:
-        """May joining be tried again after this error? At the start only if waiting may help: a wrong path or password
-        is told at once. Who was there before, or has waited already, waits on: a server that has just come up may not
-        have its databases and users yet."""
-        may_wait = isinstance(error, StorageUnavailable) and (error.may_pass or not self.is_first or self._has_waited)
-        self._has_waited = may_wait
-        return may_wait
+    def may_retry(self, error: PackhorseError) -> bool:
+        """May joining be retried after this error? On the first attempt only if waiting may help: a wrong path or
+        password is an immediate error. Later attempts always wait: a server that has just started may lack its
+        databases and users."""
+        may_retry = isinstance(error, StorageUnavailable) and (error.may_pass or not self.is_first or self._has_waited)
+        self._has_waited = may_retry
+        return may_retry
 
-    def renew(self) -> None:
-        """It was struck off, and an id is never used twice: join again under a new one."""
+    def change_id(self) -> None:
+        """The storage has forgotten it, and ids are never reused: join again under a new id."""
         self.id = secrets.token_urlsafe(16)
         self.is_joined = False
 
     def leave(self, why: str) -> None:
-        """An ordered end."""
+        """Remove it after an ordered end."""
         if self.is_joined:
             self.is_joined = False
             self._storage.leave(self.id, why=why)
 
 
-class _Reading(NamedTuple):
-    """What the storage's clock showed, at some moment between these two of this machine's."""
+class _ClockReading(NamedTuple):
+    """The storage's time `now`, at some moment between these two of this machine's clock."""
 
     sent: float
     received: float
@@ -101,8 +101,8 @@ class _Reading(NamedTuple):
 
 
 class Heartbeat:
-    """Beats for the workers. `wake` wakes the loop, `report` is what the foreman says of itself, `announce` tells
-    the storage what its app has. One that is `hasty` does not wait for a storage that is away when it begins."""
+    """Sends the heartbeats. `wake` wakes the foreman's loop, `report` returns the foreman's facts, `announce` writes
+    what the app has. With `fail_fast`, a storage that is away at the start is an error."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Heartbeat:
         report: Callable[[], dict[str, Any]],
         wake: Callable[[], None],
         announce: Callable[[], None] = lambda: None,
-        hasty: bool = False,
+        fail_fast: bool = False,
         spool: Spool | None = None,
     ) -> None:
         self._storage = storage
@@ -126,27 +126,27 @@ class Heartbeat:
         self._report = report
         self._wake = wake
         self._announce = announce
-        self._hasty = hasty
-        self._order: str | None = None  # of queues, which is still to be told
+        self._fail_fast = fail_fast
+        self._order: str | None = None  # the order of queues, if it must still be written
         self._beat_at = 0.0
-        self.skew = 0.0  # seconds that this machine's clock is ahead of the storage's, as far as it can be told
-        self._has_stops = False  # as the poller says
-        self._seen: _Reading | None = None  # of the storage's clock, by the poller
+        self.skew = 0.0  # seconds by which this machine's clock is ahead of the storage's
+        self._has_stops = False  # as the poller reports
+        self._seen: _ClockReading | None = None  # of the storage's clock, by the poller
         self.guard = RescueGuard(lease, heartbeat)
         self.accepted_at: float | None = None  # by `boot_time`
-        self.latency_ms: float | None = None  # how long the storage took for the last heartbeat
+        self.latency_ms: float | None = None  # the duration of the last heartbeat
         self.error: PackhorseError | None = None  # the storage cannot be used at all
-        # Soon after an outage: the steady rule counts on everybody's doing so.
+        # Retries soon after an outage: the rescue guard relies on every process doing so.
         self.loop = BackgroundLoop("the heartbeat", self.step, longest_retry=min(1.0, heartbeat / 5))
 
     def may_rescue(self) -> bool:
-        """Could this process rescue the jobs of others, as far as it knows?"""
+        """May this process rescue the jobs of others, as far as it knows?"""
         return self.guard.may_rescue(boot_time())
 
     def trusted_time(self) -> int | None:
-        """The storage's time, if it may do so now, and by that time. It was looked at just now, because somebody may
-        have set the clock since the last beat; whoever rescues loads on the answer, because somebody may set it the
-        next moment."""
+        """The storage's time, if this process may rescue by it now. It is compared with this machine's clock, because
+        the storage's clock may have been set since the last heartbeat. Callers pass the time to the storage, because
+        the clock may be set at any moment."""
         if not self.may_rescue():
             return None
         sent, received, now = self._reading()
@@ -155,85 +155,87 @@ class Heartbeat:
         self.beat_soon()
         return None
 
-    def _reading(self) -> _Reading:
-        """A late one of the storage's clock. An older one does no harm: everybody seems less silent by it."""
+    def _reading(self) -> _ClockReading:
+        """A recent reading of the storage's clock. An older one is safe: it makes every worker seem less silent."""
         seen, sent = self._seen, boot_time()
         if seen is not None and sent - seen.received < _FRESH:
             return seen
         now = self._storage.now()
-        return _Reading(sent, boot_time(), now)
+        return _ClockReading(sent, boot_time(), now)
 
-    def on_poll(self, outlook: PollResult, sent: float, received: float) -> None:
-        """What the poller has seen, and between which moments."""
-        self._seen = _Reading(sent, received, outlook.now)
-        if outlook.stops:
+    def on_poll(self, result: PollResult, sent: float, received: float) -> None:
+        """The poller's result, read between these two moments."""
+        self._seen = _ClockReading(sent, received, result.now)
+        if result.stops:
             self._has_stops = True
             self.loop.wake()
 
     def silence(self) -> float:
-        """Seconds since the storage last accepted a beat."""
+        """Seconds since the storage last accepted a heartbeat."""
         return boot_time() - self.accepted_at if self.accepted_at is not None else float("inf")
 
     def set_order(self, order: str | None) -> None:
-        """The settings were read again, and have this order of queues; None: they have none."""
+        """The settings were read again and have this order of queues, or None."""
         self._order = order
         self.loop.wake()
 
     def beat_soon(self) -> None:
-        """A worker has come online; it begins nothing before it was beaten for."""
+        """Send the next heartbeat now, for a worker that came online: it starts no job before its first heartbeat."""
         self._beat_at = 0.0
         self.loop.wake()
 
     def step(self) -> float:
-        """Beat if it is time, else ask what should stop if anything should."""
+        """Send the heartbeat if it is time, else read which jobs should stop, if any."""
         if not self._record.is_joined:
             self._join()
         has_stops, self._has_stops = self._has_stops, False
         if boot_time() >= self._beat_at:
             self._beat()
         elif has_stops:
-            self._hand_on(
+            self._forward(
                 self._storage.abort_requests([worker.id for worker in self._workers.members if worker.is_online])
             )
-        self._tell_order()
+        self._write_order()
         return max(0.0, self._beat_at - boot_time())
 
-    def _tell_order(self) -> None:
+    def _write_order(self) -> None:
         order, self._order = self._order, None
         if order is None:
             return
         try:
             self._storage.announce([], order=order)
         except PackhorseError:
-            self._order = self._order or order  # the next step tries again
+            self._order = self._order or order  # the next step retries
             raise
 
     def _join(self) -> None:
         try:
             if self._record.is_first:
-                self._spool.deliver(self._storage)  # before the jobs of those who left it here are taken back
-                rescue_former(self._storage)
+                self._spool.deliver(self._storage)  # before the jobs of their workers are rescued
+                rescue_dead_processes(self._storage)
             self._announce()
             self._record.join()
         except PackhorseError as error:
-            if self._hasty or not self._record.may_wait(error):
+            if self._fail_fast or not self._record.may_retry(error):
                 self.error = error
-                self.loop.stop()  # the foreman ends with it
+                self.loop.stop()  # the foreman ends with this error
             raise
         finally:
             self._wake()
 
     def _beat(self) -> None:
         foreman, sent = self._record.id, boot_time()
-        self._beat_at = sent + self._heartbeat  # first: who comes online from here on asks for a beat of its own
+        self._beat_at = (
+            sent + self._heartbeat
+        )  # set first: a worker that comes online from here on requests another heartbeat
         beating: list[WorkerHandle] = []
         reports: dict[str, dict[str, Any]] = {foreman: self._report()}
         for worker in self._workers.members:
-            with _apart(worker):
+            with _isolated(worker):
                 if worker.is_online and self._is_awake(worker):
                     beating.append(worker)
-                    reports[worker.id] = {}  # it lives, whatever it says
-                    reports[worker.id] = worker.told(time.monotonic())
+                    reports[worker.id] = {}  # it is alive, even if its report fails
+                    reports[worker.id] = worker.stored_report(time.monotonic())
         try:
             beat = self._send(reports)
         except Exception:
@@ -242,57 +244,59 @@ class Heartbeat:
         self.accepted_at = boot_time()
         self.latency_ms = round((self.accepted_at - sent) * 1_000, 1)
         running = sum(report.get("busy", 0) for owner, report in reports.items() if owner != foreman)
-        log.debug("checked %d workers with %d running jobs, in %g ms", len(beating), running, self.latency_ms)
+        log.debug(
+            "sent the heartbeat of %d workers with %d running jobs, in %g ms", len(beating), running, self.latency_ms
+        )
         self.skew = skew_of(time.time(), self.accepted_at - sent, beat.now / SECOND)
         self.guard.accepted(sent, self.accepted_at, beat.now / SECOND)
         self._take(beat, foreman, beating, sent)
 
     def _send(self, reports: dict[str, dict[str, Any]]) -> HeartbeatReply:
-        """Beat for all of them; without what they say, if that is refused: they live all the same."""
+        """Send the heartbeat for all; if the storage rejects the reports, send it without them."""
         try:
             return self._storage.heartbeat(reports)
         except (StorageError, OSError):
             raise
         except Exception:
-            log.exception("what the workers say of themselves is refused; the heartbeat is sent without it")
+            log.exception("the storage rejects the reports of the workers; sending the heartbeat without them")
             return self._storage.heartbeat({owner: {} for owner in reports})
 
     def _is_awake(self, worker: WorkerHandle) -> bool:
-        """A worker that a signal has stopped does not live: beating for it would keep its jobs for ever."""
+        """A worker that a signal has stopped gets no heartbeat: it would keep its jobs indefinitely."""
         worker.is_frozen = worker.is_stopped()
         if worker.is_frozen:
-            self._wake()  # the foreman sees to it that it ends in time
+            self._wake()  # the foreman ends it in time
         return not worker.is_frozen
 
     def _take(self, beat: HeartbeatReply, foreman: str, beating: Iterable[WorkerHandle], sent: float) -> None:
         if foreman in beat.unknown:
-            log.warning("this foreman was struck off: its heartbeats did not get through; it joins again")
+            log.warning("the storage forgot this foreman, because its heartbeats did not get through; joining again")
             self.guard.interrupted()
-            self._record.renew()
+            self._record.change_id()
         for worker in beating:
             if worker.id in beat.unknown:
                 worker.is_unknown = True
             else:
-                worker.beaten_at = sent
-                with _apart(worker):
+                worker.beat_at = sent
+                with _isolated(worker):
                     worker.beat()
         if beat.unknown:
             self._wake()
-        self._hand_on(beat.stops)
+        self._forward(beat.stops)
 
-    def _hand_on(self, stops: Iterable[AbortRequest]) -> None:
-        """Again and again until the job has ended: a worker may not have known of it yet."""
+    def _forward(self, stops: Iterable[AbortRequest]) -> None:
+        """Forward the requests again with each heartbeat until the jobs have ended: a worker may not have a job yet."""
         for stop in stops:
             worker = self._workers.get(stop.token.owner)
             if worker is not None:
-                with _apart(worker):
+                with _isolated(worker):
                     worker.stop_job(stop)
 
 
 @contextmanager
-def _apart(worker: WorkerHandle) -> Iterator[None]:
-    """Whatever is wrong with this worker is told, and does not reach the others."""
+def _isolated(worker: WorkerHandle) -> Iterator[None]:
+    """Log an error with this worker, so that it does not affect the others."""
     try:
         yield
     except Exception:
-        log.exception("something is wrong with worker %d; the heartbeat goes on", worker.pid)
+        log.exception("an error with worker %d; the heartbeat continues", worker.pid)

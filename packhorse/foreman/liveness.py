@@ -1,7 +1,7 @@
-"""The liveness: how a foreman proves that it is alive. Its record in the storage, a URL or command that it calls every
-minute, systemd's watchdog, and a line a minute in the log.
+"""Proves to the outside that a foreman is alive: by a URL or command that it calls every minute, by systemd's watchdog,
+and by a status line a minute in the log.
 
-The call is a dead man's switch: it is made only while all is well, so whoever waits for it learns of any trouble.
+The call is a dead man's switch: it is made only while all is well, so its receiver notices any trouble.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from packhorse.foreman.background import BackgroundLoop
 
 log = logging.getLogger("packhorse")
 STATUS_LOG = logging.getLogger("packhorse.figures")
-"""Who is told once a minute how the workers is."""
+"""Gets the status line of the workers once a minute."""
 
 _CALL_EVERY = 60.0
-_CALL_LIMIT = 5.0
+_CALL_TIMEOUT = 5.0
 _LINE_EVERY = 60.0
 
 Report = Callable[[], dict[str, Any]]
 
 
 class CheckInTarget(msgspec.Struct, frozen=True):
-    """Who is called every minute: a URL, a command, both or nobody. Raises BadValue for a URL that cannot be called."""
+    """What to call every minute: a URL, a command, both or neither. Raises BadValue for an invalid URL."""
 
     url: str | None = None
     command: str | None = None
@@ -50,7 +50,7 @@ NO_CHECK_IN = CheckInTarget()
 
 
 class CheckInCaller:
-    """Calls somebody every minute, while `is_well` says so. `status` tells how the last call went."""
+    """Calls the target every minute, while `is_well` returns True. `status` describes the last call."""
 
     def __init__(self, check_in_target: CheckInTarget, is_well: Callable[[], bool]) -> None:
         self._url = check_in_target.url
@@ -60,7 +60,7 @@ class CheckInCaller:
         self.loop = BackgroundLoop("the check-in", self.step)
 
     def step(self) -> float | None:
-        """Call once."""
+        """Call the target once."""
         if not (self._url or self._command):
             return None
         if not self._is_well():
@@ -77,7 +77,7 @@ class CheckInCaller:
             return None
         request = urllib.request.Request(self._url, headers={"User-Agent": "packhorse"})  # noqa: S310 - checked above
         try:
-            with urllib.request.urlopen(request, timeout=_CALL_LIMIT):  # noqa: S310 - as above
+            with urllib.request.urlopen(request, timeout=_CALL_TIMEOUT):  # noqa: S310 - as above
                 return None
         except (OSError, ValueError) as error:
             return str(error)
@@ -87,7 +87,7 @@ class CheckInCaller:
             return None
         try:
             done = subprocess.run(
-                self._command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_CALL_LIMIT, check=False
+                self._command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_CALL_TIMEOUT, check=False
             )
         except (OSError, subprocess.SubprocessError) as error:
             return str(error)
@@ -95,7 +95,7 @@ class CheckInCaller:
 
 
 class Systemd:
-    """Tells systemd, if it has started us, that we are ready, alive, stopping."""
+    """Notifies systemd, if it started this process, that the foreman is ready, alive, or stopping."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._address = environment.get("NOTIFY_SOCKET", "")
@@ -105,18 +105,18 @@ class Systemd:
         self._every = int(asked) / 2_000_000 if asked.isdigit() else None
         self._alive_at = 0.0
 
-    def tell(self, *facts: str) -> None:
-        """Such as "READY=1"."""
+    def notify(self, *facts: str) -> None:
+        """Send facts such as "READY=1"."""
         if self._address:
             with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
                 sender.setblocking(False)
                 sender.sendto("\n".join(facts).encode(), self._address)
 
     def alive(self, now: float) -> None:
-        """As often as systemd wants to hear it."""
+        """Send the watchdog's signal as often as systemd wants it."""
         if self._every is not None and now - self._alive_at >= self._every:
             self._alive_at = now
-            self.tell("WATCHDOG=1")
+            self.notify("WATCHDOG=1")
 
 
 def _own_pid() -> tuple[str, str]:
@@ -124,7 +124,7 @@ def _own_pid() -> tuple[str, str]:
 
 
 class Liveness:
-    """All signs of life but the record, driven by the foreman's loop."""
+    """The check-in, systemd and the status line, driven by the foreman's loop."""
 
     def __init__(
         self, report: Report, is_well: Callable[[], bool], check_in_target: CheckInTarget = NO_CHECK_IN
@@ -133,33 +133,32 @@ class Liveness:
         self.systemd = Systemd()
         self._report = report
         self._line_at = time.monotonic() + _LINE_EVERY
-        self._last: Mapping[str, Any] = {}  # what the last line has told
+        self._last: Mapping[str, Any] = {}  # the facts in the last line
         self._is_ready = False
 
     def tick(self, now: float) -> None:
-        """The loop goes round: say so to whoever wants to know."""
+        """The loop has turned: notify systemd, and log the status line when it is time."""
         self.systemd.alive(now)
         if now >= self._line_at:
             self._line_at = now + _LINE_EVERY
             report = self._report()
-            STATUS_LOG.info("%s", _line(report, self._last))
+            STATUS_LOG.info("%s", _status_line(report, self._last))
             self._last = report
 
     def ready(self) -> None:
-        """The workers is at work."""
+        """The workers are running."""
         if not self._is_ready:
             self._is_ready = True
             self.calls.loop.start()
-            self.systemd.tell("READY=1", "STATUS=at work")
+            self.systemd.notify("READY=1", "STATUS=at work")
 
     def stopping(self) -> None:
         self.calls.loop.stop()
-        self.systemd.tell("STOPPING=1", "STATUS=finishing what runs")
+        self.systemd.notify("STOPPING=1", "STATUS=finishing running jobs")
 
 
-def _line(report: Mapping[str, Any], last: Mapping[str, Any]) -> str:
-    """One line for the log: what was done since the last one, and every other fact of the foreman's report that is a
-    number or a word."""
+def _status_line(report: Mapping[str, Any], last: Mapping[str, Any]) -> str:
+    """The status line: what was done since the last one, and the other numbers and words of the foreman's report."""
     since = {name: max(0, report.get(name, 0) - last.get(name, 0)) for name in ("done", "failed")}
     facts = {**since, **{name: value for name, value in report.items() if name not in since}}
     return ", ".join(f"{name} {value}" for name, value in facts.items() if isinstance(value, int | float | str))

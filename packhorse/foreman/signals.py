@@ -1,6 +1,6 @@
-"""Signals for a loop that sleeps in a selector: each arrives as a byte on a socket, and other threads may ring it too.
+"""Signals for a loop that sleeps in a selector: each arrives as a byte on a socket, and other threads may send one too.
 
-Nothing is done inside a signal handler, so no signal can come at a bad moment.
+Signal handlers do nothing, so no signal can interrupt at a bad moment.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from typing import Any
 
 STOP = frozenset({signal.SIGTERM, signal.SIGINT})
 QUIET = frozenset({signal.SIGUSR1, signal.SIGTSTP})
-RESTART_ASKED = signal.SIGUSR2
-"""What other threads ring for a restart: a SIGHUP may also mean that the terminal was closed. It is not watched for."""
+RESTART = signal.SIGUSR2
+"""Sent by other threads for a restart, because SIGHUP may also mean that the terminal was closed. Not watched."""
 DUMP = frozenset({signal.SIGTTIN, *([signal.SIGINFO] if hasattr(signal, "SIGINFO") else [])})
-# SIGCHLD, too: it wakes the loop, and a parent that ignored it would have left us without exit codes.
+# SIGCHLD wakes the loop; and if our parent ignored it, we would get no exit codes.
 _WATCHED = STOP | QUIET | DUMP | {signal.SIGHUP, signal.SIGCHLD}
 
 
 class Signals:
-    """Watches for the length of a `with` block; outside the main thread only `ring` is heard.
+    """Watches signals inside a `with` block; outside the main thread only `send` works.
 
-    A program that takes a while to start enters the block first: what would kill it is kept for the loop. Signals that
-    stop do so at once, until the loop is there and says `take_stops`.
+    A program that starts slowly enters the block first, so that signals are kept for its loop. Signals that stop still
+    end the program immediately, until the loop calls `handle_stops`.
     """
 
     def __init__(self) -> None:
-        self._ear, self._mouth = socket.socketpair()
-        self._ear.setblocking(False)
-        self._mouth.setblocking(False)
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
         self._before: dict[signal.Signals, Any] = {}
         self._fd_before = -1
         self.had_terminal = False
-        """Was there a controlling terminal when the watch began? It may be closed while the program still starts."""
+        """Was there a controlling terminal at the beginning? It may be closed while the program still starts."""
 
     def __enter__(self) -> Signals:
         if not self._before and threading.current_thread() is threading.main_thread():
-            self._fd_before = signal.set_wakeup_fd(self._mouth.fileno(), warn_on_full_buffer=False)
+            self._fd_before = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
             self._take(_WATCHED - STOP)
             self.had_terminal = has_terminal()
         return self
 
-    def take_stops(self) -> None:
-        """From now on, signals that stop are for the loop, too."""
+    def handle_stops(self) -> None:
+        """From now on, pass stop signals to the loop too."""
         if self._before:
             self._take(STOP)
 
@@ -62,38 +62,38 @@ class Signals:
         if self._before:
             signal.set_wakeup_fd(self._fd_before)
             self._before = {}
-        self._ear.close()
-        self._mouth.close()
+        self._reader.close()
+        self._writer.close()
 
     @property
     def hangup_was_ignored(self) -> bool:
-        """As nohup has it."""
+        """Was SIGHUP ignored, as under nohup?"""
         return self._before.get(signal.SIGHUP) is signal.SIG_IGN
 
     def fileno(self) -> int:
-        return self._ear.fileno()
+        return self._reader.fileno()
 
-    def ring(self, number: int = 0) -> None:
-        """Wake the loop, from any thread, as if this signal had come; 0: none."""
-        with suppress(OSError):  # full: it is awake; closed: it has ended
-            self._mouth.send(bytes([number]))
+    def send(self, number: int = 0) -> None:
+        """Wake the loop, from any thread, as if this signal had arrived; 0 only wakes it."""
+        with suppress(OSError):  # full: the loop is awake; closed: it has ended
+            self._writer.send(bytes([number]))
 
     def read(self) -> list[signal.Signals]:
-        """The signals that have come in since."""
+        """The signals that have arrived since the last call."""
         with suppress(BlockingIOError):
-            return [signal.Signals(number) for number in self._ear.recv(4_096) if number]
+            return [signal.Signals(number) for number in self._reader.recv(4_096) if number]
         return []
 
 
 def _do_nothing(number: int, frame: FrameType | None) -> None:
-    """The byte on the socket is all that is needed."""
+    """The byte on the socket is enough."""
 
 
 # --- the terminal -------------------------------------------------------------------------------------------------
 
-_TOGETHER = 5.0
-"""Seconds that may lie between the end of a terminal and the SIGHUP that tells of it. A process that outlives its
-terminal on purpose (`disown`) gets none then; one that comes later is an operator's."""
+_HANGUP_WINDOW = 5.0
+"""Seconds that may lie between the end of a terminal and its SIGHUP. A process that outlives its terminal on purpose
+(`disown`) gets no SIGHUP then; a later one is from an operator."""
 
 
 def has_terminal() -> bool:
@@ -105,8 +105,8 @@ def has_terminal() -> bool:
     return True
 
 
-def let_go_of_terminal() -> None:
-    """Write to nowhere from now on, instead of a terminal that is closed: that would fail."""
+def detach_from_terminal() -> None:
+    """Redirect a closed terminal to /dev/null, because writing to it would fail."""
     for number in range(3):
         try:
             termios.tcgetattr(number)
@@ -118,25 +118,25 @@ def let_go_of_terminal() -> None:
 
 
 class Terminal:
-    """Says whether a SIGHUP came because the terminal was closed. Times are in seconds, by a steady clock."""
+    """Decides whether a SIGHUP came because the terminal was closed. Times are in seconds, by a monotonic clock."""
 
     def __init__(self, *, is_there: bool) -> None:
         self.is_there = is_there
         self._lost_at: float | None = None
-        self._told_at: float | None = None
+        self._hung_up_at: float | None = None
 
-    def told(self, now: float) -> None:
-        """A SIGHUP has come."""
-        self._told_at = now
+    def hung_up(self, now: float) -> None:
+        """A SIGHUP has arrived."""
+        self._hung_up_at = now
 
-    def look(self, now: float, is_there: bool) -> None:
+    def update(self, now: float, is_there: bool) -> None:
         """The terminal is there, or not."""
         if self.is_there and not is_there:
             self.is_there, self._lost_at = False, now
 
     @property
     def was_closed(self) -> bool:
-        """The terminal is gone, and a SIGHUP has told of it. Either may be seen first."""
-        if self._lost_at is None or self._told_at is None:
+        """The terminal is gone, and a SIGHUP arrived about then. Either may be noticed first."""
+        if self._lost_at is None or self._hung_up_at is None:
             return False
-        return abs(self._lost_at - self._told_at) <= _TOGETHER
+        return abs(self._lost_at - self._hung_up_at) <= _HANGUP_WINDOW

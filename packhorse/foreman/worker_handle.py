@@ -1,4 +1,4 @@
-"""One worker, as its foreman sees it: what it has said, what it was told, and how its process is."""
+"""One worker as its foreman sees it: its reports, the orders to it, and its process."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from packhorse.worker.ipc import Channel, Message
 from packhorse.worker.shared_status import SharedStatus
 
 _LINES = 20
-_MOST_TOLD = 100
+_MAX_REPORTED = 100
 _LONGEST_LINE = 4_096
-_FOR_CHILDREN = 1.0
-"""Seconds that the children of a worker have to say where they stand; one that holds the interpreter never does."""
+_CHILDREN_TIMEOUT = 1.0
+"""Seconds that the children of a worker have to send their stacks; one that holds the interpreter lock never does."""
 STUCK = 15.0
-"""Seconds without a look at its jobs' time limits after which a worker is taken for stuck. It looks four times a
-second; with many threads that compute, or on a busy machine, it may come to it only every few seconds."""
+"""Seconds without a check of its jobs' time limits after which a worker counts as stuck. It checks four times a second;
+with many computing threads, or on a busy machine, only every few seconds."""
 
 
-class _Told(NamedTuple):
-    """Where a worker stood: in answer to which order, when, and how many of its children have not said it yet."""
+class _StackReply(NamedTuple):
+    """The stacks of a worker: for which order, received when, and from how many children they are still missing."""
 
     order: int
     at: float
@@ -40,61 +40,63 @@ class _Told(NamedTuple):
     awaited: int
 
     def is_ready(self, now: float) -> bool:
-        """Have all said it, or had their time to?"""
-        return self.awaited <= 0 or now - self.at >= _FOR_CHILDREN
+        """Have all children replied, or had their time to?"""
+        return self.awaited <= 0 or now - self.at >= _CHILDREN_TIMEOUT
 
 
 class Serving(NamedTuple):
-    """What the workers of a workers serve: these queues, and others of their choice that hold jobs of these tasks."""
+    """The queues that the workers serve, and the patterns by which they also serve other queues with jobs of these
+    tasks."""
 
     queues: frozenset[str]
     tasks: frozenset[str] = frozenset()
     choice: tuple[str, ...] = ()
 
     @classmethod
-    def told(cls, message: Message) -> Serving:
-        """As a worker told it."""
+    def from_message(cls, message: Message) -> Serving:
+        """From a worker's message."""
         queues, tasks, choice = message.get("queues", {}), message.get("tasks", ()), message.get(SERVES, ())
         return cls(frozenset(queues), frozenset(tasks), tuple(choice))
 
 
 class WorkerHandle:
-    """A worker of the workers. The main thread changes it; others read, send, and beat."""
+    """A worker of this foreman. The main thread changes it; other threads read it, send messages and record
+    heartbeats."""
 
     def __init__(
-        self, id: str, process: subprocess.Popen[bytes], channel: Channel, board: SharedStatus, is_extra: bool
+        self, id: str, process: subprocess.Popen[bytes], channel: Channel, status: SharedStatus, is_extra: bool
     ):
         self.id = id
         self.process = process
         self.channel = channel
-        self.board = board
+        self.status = status
         self.is_extra = is_extra
-        self.foreman: str | None = None  # under which id its foreman started it
+        self.foreman: str | None = None  # the id under which its foreman started it
         self.started_at = time.monotonic()
         self.is_online = False
-        self.serving: Serving | None = None  # None: it has not told yet
+        self.serving: Serving | None = None  # None: not reported yet
         self.report: dict[str, Any] = {}
         self.leaving: str | None = None  # why it takes no more jobs
         self.done_when_leaving: int | None = None
         self.failed_when_leaving: int | None = None
         self.found_nothing = False  # in a burst: it leaves because nothing is left to run
-        self.is_missed = True  # another takes its place when it goes, if so many are wanted
-        self.is_condemned = False  # a job of its would not end
-        self.is_ordered = False  # we have told it to end
+        self.needs_replacement = True  # it is replaced when it ends, if so many workers are wanted
+        self.is_stuck = False  # it holds a job that does not end
+        self.was_ordered = False  # we have ordered it to end
         self.was_killed = False  # by us
-        self.is_unknown = False  # the storage has struck it off
-        self.is_frozen = False  # stopped by SIGSTOP, so that nobody beats for it
-        self.beaten_at: float | None = None  # by `boot_time`: the last time that somebody did
-        self.why_killed: str | None = None  # by us, without any order
-        self.overruns: tuple[Overrun, ...] = ()  # of its jobs whose time is over, and which it does not end
+        self.is_unknown = False  # the storage no longer knows it
+        self.is_frozen = False  # stopped by a signal, so it gets no heartbeats
+        self.beat_at: float | None = None  # its last heartbeat, by `boot_time`
+        self.why_killed: str | None = None  # by us, without an order to end
+        self.overruns: tuple[Overrun, ...] = ()  # its jobs that are over their time limits and that it does not end
         self.quit_at: float | None = None
         self.kill_at: float | None = None
         self.has_worked = self.is_proven = False
         self.lines: deque[str] = deque(maxlen=_LINES)
         self._idle_since = self.started_at
         self._rest = ""
-        self._stacks: _Told | None = None
-        self._told_order: int | None = None
+        self._stacks: _StackReply | None = None
+        self._reported_order: int | None = None
 
     @property
     def pid(self) -> int:
@@ -102,73 +104,72 @@ class WorkerHandle:
 
     @property
     def is_active(self) -> bool:
-        """Does it take jobs, or is it about to?"""
+        """Does it take jobs, or will it soon?"""
         return self.leaving is None
 
     def load(self, slots: int, now: float) -> WorkerLoad:
-        """What scaling needs to know of it."""
+        """The facts for scaling."""
         busy = int(self.report.get("busy", 0))
         idle_for = 0.0 if busy else now - self._idle_since
         slots = int(self.report.get("slots", 1 if self.is_extra else slots))
         done = int(self.report.get("done", 0)) + int(self.report.get("failed", 0))
         return WorkerLoad(self.id, slots, busy, done, idle_for, self.is_online, self.is_extra)
 
-    def hear(self, message: Message, now: float) -> None:
-        """A message from it."""
+    def receive_message(self, message: Message, now: float) -> None:
+        """Process a message from it."""
         match message.pop("say", None):
             case "online":
                 self.is_online = True
-                self.serving = Serving.told(message)
+                self.serving = Serving.from_message(message)
                 self._idle_since = now
             case "report":
                 self._take_report(message, now)
-            case "condemned" | "leaving" as said:
+            case "stuck" | "leaving" as said:
                 self.leaving = self.leaving or str(message.get("why", said))
-                self.is_condemned = self.is_condemned or said == "condemned"
+                self.is_stuck = self.is_stuck or said == "stuck"
                 self.done_when_leaving = message.get("done")
                 self.failed_when_leaving = message.get("failed")
                 self.found_nothing = bool(message.get("found_nothing"))
             case "stacks":
-                self._stacks = _Told(message["order"], now, message["items"], int(message.get("more", 0)))
+                self._stacks = _StackReply(message["order"], now, message["items"], int(message.get("more", 0)))
             case "stack" if self._stacks is not None and self._stacks.order == message.get("order"):
-                told = self._stacks
-                items = [message["stack"], *told.items] if len(told.items) < MOST_STACKS else told.items
-                self._stacks = told._replace(items=items, awaited=told.awaited - 1)
+                reply = self._stacks
+                items = [message["stack"], *reply.items] if len(reply.items) < MOST_STACKS else reply.items
+                self._stacks = reply._replace(items=items, awaited=reply.awaited - 1)
 
     @property
-    def is_newly_needless(self) -> bool:
-        """Does it leave because nothing is left, and is still counted among those that are wanted?"""
-        return self.found_nothing and self.is_missed and not self.is_extra
+    def is_newly_surplus(self) -> bool:
+        """Does it leave because nothing is left, while it still counts among the wanted ones?"""
+        return self.found_nothing and self.needs_replacement and not self.is_extra
 
-    def has_answered(self, now: float) -> bool:
-        """Has it said where it stands, so that the storage should be told soon? Once for each answer."""
-        if self._stacks is None or self._stacks.order == self._told_order or not self._stacks.is_ready(now):
+    def has_new_stacks(self, now: float) -> bool:
+        """Has it sent stacks that the storage does not have yet? True once for each reply."""
+        if self._stacks is None or self._stacks.order == self._reported_order or not self._stacks.is_ready(now):
             return False
-        self._told_order = self._stacks.order
+        self._reported_order = self._stacks.order
         return True
 
-    def told(self, now: float) -> dict[str, Any]:
-        """What the storage is told of it: its report, what its slots do at this moment, and for a while what it said
-        when it was asked where it stands. Of children that have not answered yet nothing is told before they had a
-        moment to."""
+    def stored_report(self, now: float) -> dict[str, Any]:
+        """Its report for the storage: its own, a sample of its slots, and for a while the stacks that it sent. The
+        stacks wait a moment for those of its children."""
         stacks, report = self._stacks, {**self.report, **self._slots()}
         if stacks is None or not stacks.is_ready(now) or now - stacks.at > STACKS_TOLD_FOR:
             return report
         age = round(now - stacks.at, 1)
-        # The worker has cut what it told itself; its children have not, and this goes into every heartbeat.
+        # The worker has limited its own stacks, its children have not, and every heartbeat carries them.
         items = msgspec.to_builtins(limit_stacks(msgspec.convert(stacks.items, list[Stack])))
         return {**report, "stacks": {"order": stacks.order, "age_s": age, "items": items}}
 
     def _slots(self) -> dict[str, Any]:
-        """A sample: short jobs never run for long enough to be told of in any other way."""
+        """A sample: most short jobs end before the worker reports them."""
         if not self.report:
             return {}
-        running = [begun for begun in self.board.begun() if not begun.has_ended]
-        told = [
+        running = [begun for begun in self.status.begun() if not begun.has_ended]
+        shown = [
             {"slot": each.slot, "job_id": each.job_id, "task": each.task, "since_s": round(each.ago / SECOND, 1)}
-            for each in sorted(running, key=lambda each: each.slot)[:_MOST_TOLD]
+            for each in sorted(running, key=lambda each: each.slot)[:_MAX_REPORTED]
         ]
-        return {"busy": len(running), "running": told}
+        return {"busy": len(running), "running": shown}
 
     def _take_report(self, report: Message, now: float) -> None:
         done = (report.get("done"), report.get("failed"))
@@ -178,45 +179,45 @@ class WorkerHandle:
         self.report = report
 
     def streams(self) -> list[tuple[IO[bytes], Callable[[bytes], None]]]:
-        """What it writes to, as far as it goes through us, and what becomes of that."""
+        """The streams that it writes to through us, each with its destination."""
         found = [(self.process.stderr, self.write), (self.process.stdout, _print)]
         return [(stream, write) for stream, write in found if stream is not None]
 
     def write(self, data: bytes) -> None:
-        """What it wrote to stderr is shown as our own, and the last lines are kept to tell why it died."""
+        """Copy its stderr to ours, and keep the last lines to explain its death."""
         with suppress(OSError):
             os.write(2, data)
         *lines, rest = (self._rest + data.decode(errors="replace")).split("\n")
         self.lines.extend(lines)
         self._rest = rest[-_LONGEST_LINE:]
 
-    def ordered(self, why: str) -> None:
-        """We have told it to end."""
-        self.is_ordered = True
+    def mark_ordered(self, why: str) -> None:
+        """We have ordered it to end."""
+        self.was_ordered = True
         self.leaving = self.leaving or why
 
     def beat(self) -> None:
-        """The storage has accepted a heartbeat for it."""
-        self.board.beat()
+        """Record an accepted heartbeat in its shared status."""
+        self.status.beat()
 
     def stop_job(self, stop: AbortRequest) -> None:
-        """Tell it that one of its jobs should stop."""
+        """Ask it to stop one of its jobs."""
         token = stop.token
         words = {"job_id": token.job_id, "owner": token.owner, "fence": token.fence, "reason": stop.reason.value}
         self.channel.send({"do": "stop", **words})
 
-    def stuck_with(self) -> dict[str, int]:
-        """The jobs that it runs, and for how many microseconds each, if it does not watch their time limits any more: a
-        call may hold the interpreter lock. None: it watches them, or runs nothing. From any thread."""
-        with suppress(TypeError, ValueError):  # its board was closed this moment
-            if self.board.look_age() >= STUCK:
-                running = {begun.job_id: begun.ago for begun in self.board.begun() if not begun.has_ended}
-                # An idle worker looks less often: what it has just begun, it will watch in a moment.
+    def running_if_stuck(self) -> dict[str, int]:
+        """Its running jobs, and for how many microseconds each has run, if it no longer watches their time limits, as
+        when a call holds the interpreter lock; otherwise empty. Any thread may call it."""
+        with suppress(TypeError, ValueError):  # the shared status was just closed
+            if self.status.look_age() >= STUCK:
+                running = {begun.job_id: begun.ago for begun in self.status.begun() if not begun.has_ended}
+                # An idle worker checks less often: it will soon check what it has just started.
                 return running if max(running.values(), default=0) >= STUCK * SECOND else {}
         return {}
 
     def is_stopped(self) -> bool:
-        """Was it stopped by a signal, as with `kill -STOP`? Then it does not live, whatever its pid says."""
+        """Has a signal stopped it, as with `kill -STOP`? Then it counts as dead."""
         if not hasattr(os, "waitid"):
             return False
         try:
@@ -225,13 +226,13 @@ class WorkerHandle:
             return False
 
     def has_ended(self) -> bool:
-        """Without reaping it, where that is possible: until then its number cannot mean anybody else."""
+        """Has it ended? Checked without reaping it where possible, so that its pid cannot be reused."""
         if self.process.returncode is not None or not hasattr(os, "waitid"):
             return self.process.poll() is not None
         try:
             return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         except ChildProcessError:
-            return True  # somebody else has reaped it
+            return True  # something else has reaped it
 
 
 def _print(data: bytes) -> None:

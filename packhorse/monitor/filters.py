@@ -20,7 +20,7 @@ from packhorse.core.errors import BadValue, SettingsError, did_you_mean
 from packhorse.core.job import FINAL, QUEUED, RETRYING, SCHEDULED, Job, State, parse_states
 from packhorse.core.settings import FILTER_NAME, Settings
 from packhorse.storage import Storage
-from packhorse.storage.listing import means_all
+from packhorse.storage.queries import is_unfiltered
 from packhorse.storage.records import Argument, Filter, Page
 
 STATE_WORDS = [*map(str, State), "waiting", "held", "unfinished", "finished", "failed", "halted", "pending"]
@@ -405,7 +405,7 @@ _TWICE = {"state": "several states are written state:dead,aborted"} | dict.fromk
 def chooses_some(words: Sequence[str], now: int) -> bool:
     """Do words that stand apart already choose some jobs among all? An order does not, although only some jobs can be
     listed by when they are due or ended: who writes it alone has not said to whom something shall be done."""
-    return not means_all(parse_words_apart([word for word in words if word_name(word) != "order"], now))
+    return not is_unfiltered(parse_words_apart([word for word in words if word_name(word) != "order"], now))
 
 
 def split_words(words: Sequence[str]) -> list[str]:

@@ -1,127 +1,494 @@
-"""Is all well? What probes want to know: is the storage there and writable, is a foreman alive that takes jobs, does
-nothing wait for too long? `packhorse check` and `/healthz` ask it."""
+"""Is all well? One list of checks for `check`, `doctor`, `/healthz`, `/readyz` and the banners of the pages, so that
+they agree. A check yields findings: what is wrong, or that all is well.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import StrEnum
+from functools import cached_property
+from typing import NamedTuple, Protocol, TypeGuard
 
+from packhorse.core.clock import MINUTE, SECOND
 from packhorse.core.errors import StorageError
 from packhorse.core.event import Subject
-from packhorse.core.job import QUEUED, State
-from packhorse.monitor.liveness import idle_foremen, idle_text, is_alive, resume_command
+from packhorse.core.job import HELD, QUEUED, WAITING, State
+from packhorse.core.version import __version__
+from packhorse.monitor.liveness import (
+    IdleReason,
+    accepting_workers,
+    idle_foremen,
+    idle_text,
+    is_alive,
+    resume_command,
+)
+from packhorse.monitor.schedules import late_by
 from packhorse.monitor.served_queues import tasks_by_queue, why_unserved
-from packhorse.monitor.text import count_text, held_back_text, span_text
+from packhorse.monitor.stats import RunStats, stats_by_queue
+from packhorse.monitor.text import count_text, held_back_text, pause_text, span_text
 from packhorse.storage import Storage
-from packhorse.storage.records import Filter, QueueInfo, WorkerInfo
-from packhorse.storage.transfer import closed
+from packhorse.storage.records import (
+    Filter,
+    Health,
+    Point,
+    QueueInfo,
+    ScheduleInfo,
+    Span,
+    Tally,
+    WorkerInfo,
+)
+from packhorse.storage.transfer import Move, Stage, closed
 
+MAX_AGE = 5 * MINUTE
+"""How long a job may wait before that is a problem, unless the operator says otherwise."""
 _DELAYED = frozenset({State.SCHEDULED, State.RETRYING})
+_LATE = MINUTE
+_FLOW_PERIOD = 10 * MINUTE
+_DEPLOY_TIME = 10 * MINUTE
+_MAX_SKEW = 2.0  # seconds
+_MAX_NAMES = 3
+_MAX_TEXT = 120  # characters of text that others wrote
+
+
+class Verdict(StrEnum):
+    OK = "ok"
+    NOTE = "note"  # worth knowing; nothing is broken
+    BAD = "bad"
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at, in a sentence."""
+    """What a check found: a summary in a clause, details, and the command or advice that fixes it. `queue` is the one
+    queue that it is about."""
 
     name: str
-    is_well: bool
-    sentence: str
+    verdict: Verdict
+    summary: str
+    detail: str = ""
+    fix: str | None = None
+    queue: str | None = None
+
+    @property
+    def is_ok(self) -> bool:
+        """Is nothing broken?"""
+        return self.verdict is not Verdict.BAD
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.summary}; {self.detail}" if self.detail else self.summary
 
 
-def look(storage: Storage, lease: int, max_age: int) -> Iterator[Finding]:
-    """What there is to be found; `max_age` is how long the oldest waiting job may have waited. If the storage does not
-    answer, that is all."""
-    try:
-        yield _storage(storage)
-    except StorageError as error:
-        why = f" ({error.why})" if error.why else ""
-        yield Finding("storage", False, f"{error.what}{why}")
+class Source(Protocol):
+    """Where the facts come from: a storage, or a view of one that an operator may see."""
+
+    def now(self) -> int: ...
+    def workers(self) -> list[WorkerInfo]: ...
+    def queues(self) -> list[QueueInfo]: ...
+    def tallies(self) -> list[Tally]: ...
+    def schedules(self) -> list[ScheduleInfo]: ...
+    def series(self, span: Span) -> list[Point]: ...
+    def health(self) -> Health: ...
+    def move(self) -> Move | None: ...
+
+
+class Facts:
+    """What the checks look at; each part is read when a check first needs it. `span` formats durations."""
+
+    def __init__(
+        self,
+        source: Source,
+        lease: int,
+        *,
+        max_age: int = MAX_AGE,
+        span: Callable[[int], str] = span_text,
+    ) -> None:
+        self._source = source
+        self.lease = lease
+        self.max_age = max_age
+        self.span = span
+
+    @cached_property
+    def now(self) -> int:
+        return self._source.now()
+
+    @cached_property
+    def workers(self) -> list[WorkerInfo]:
+        return self._source.workers()
+
+    @cached_property
+    def queues(self) -> list[QueueInfo]:
+        return self._source.queues()
+
+    @cached_property
+    def schedules(self) -> list[ScheduleInfo]:
+        return self._source.schedules()
+
+    @cached_property
+    def health(self) -> Health:
+        return self._source.health()
+
+    @cached_property
+    def move(self) -> Move | None:
+        return self._source.move()
+
+    @cached_property
+    def tasks_by_queue(self) -> dict[str, set[str]]:
+        return tasks_by_queue(self._source.tallies())
+
+    @cached_property
+    def flows(self) -> dict[str, RunStats]:
+        """What each queue received and ended in the last ten minutes."""
+        return flows_of(self._source.series(Span.TWO_HOURS), self.now)
+
+    def alive(self, subject: Subject) -> list[WorkerInfo]:
+        """The foremen or workers with a heartbeat within their lease."""
+        return [each for each in self.workers if each.subject is subject and is_alive(each, self.now, self.lease)]
+
+    @cached_property
+    def accepting(self) -> list[WorkerInfo]:
+        """The workers that are alive and take jobs."""
+        return accepting_workers(self.workers, self.now, self.lease)
+
+    @property
+    def waiting(self) -> int:
+        return sum(queue.counts.get(state, 0) for queue in self.queues for state in WAITING)
+
+    @property
+    def waiting_text(self) -> str:
+        return "no jobs wait" if not self.waiting else count_text(self.waiting, "job waits", "jobs wait")
+
+    @cached_property
+    def lines(self) -> list[QueueInfo]:
+        """The queues that are not paused and have jobs that may start, the longest wait first."""
+        lines = [each for each in self.queues if each.oldest_queued_at is not None and not each.is_paused]
+        return sorted(lines, key=lambda queue: queue.oldest_queued_at or 0)
+
+    def wait(self, queue: QueueInfo) -> int:
+        """How long the oldest job of the queue has waited."""
+        return 0 if queue.oldest_queued_at is None else self.now - queue.oldest_queued_at
+
+
+def flows_of(points: Iterable[Point], now: int) -> dict[str, RunStats]:
+    return stats_by_queue(point for point in points if point.at > now - _FLOW_PERIOD)
+
+
+Check = Callable[[Facts], Iterator[Finding]]
+
+
+# --- the storage ------------------------------------------------------------------------------------------------------
+
+
+def move(facts: Facts) -> Iterator[Finding]:
+    """A storage that moves takes no changes."""
+    if facts.move is not None:
+        why = closed(facts.move)
+        yield Finding("storage", Verdict.BAD, why.what, why.hint or "")
+
+
+def storage(facts: Facts) -> Iterator[Finding]:
+    known = closed(facts.move).what if facts.move else None
+    problems = [problem for problem in facts.health.problems if problem != known]
+    for problem in problems:
+        yield Finding("storage", Verdict.NOTE, problem)
+    if not problems and facts.move is None:
+        yield Finding("storage", Verdict.OK, f"the storage answers in {facts.health.latency / 1000:.1f} ms")
+
+
+# --- foremen and workers ----------------------------------------------------------------------------------------------
+
+
+def foremen(facts: Facts) -> Iterator[Finding]:
+    """A foreman that is quiet, keeps no workers, or whose workers die at start leaves every job where it is."""
+    alive, every = facts.alive(Subject.FOREMAN), [each for each in facts.workers if each.subject is Subject.FOREMAN]
+    if not every:
+        yield Finding("foreman", Verdict.BAD, "no foreman is running", fix="packhorse work")
         return
-    now, workers, queues = storage.now(), storage.workers(), storage.queues()
-    lines = [queue for queue in queues if queue.oldest_queued_at is not None and not queue.is_paused]
-    yield _foreman(workers, now, lease)
-    yield from _served(storage, [each for each in workers if is_alive(each, now, lease)], lines, now, lease)
-    oldest = _oldest(lines, now, max_age)
-    yield oldest._replace(sentence=oldest.sentence + held_back_text(queues))
-    yield overdue(storage, now, max_age)
-
-
-def _storage(storage: Storage) -> Finding:
-    storage.heartbeat({})  # a write that changes nothing
-    move = storage.move()
-    if move is not None:
-        return Finding("storage", False, closed(move).what)
-    health = storage.health()
-    problems = "".join(f"; {problem}" for problem in health.problems)
-    return Finding("storage", True, f"the storage answers in {health.latency / 1000:.1f} ms and takes writes{problems}")
-
-
-def _foreman(workers: Sequence[WorkerInfo], now: int, lease: int) -> Finding:
-    """One that is alive is well if somebody takes jobs: one that was told to be quiet, that keeps no workers, or whose
-    workers die as they start, leaves every job where it is."""
-    foremen = [worker for worker in workers if worker.subject is Subject.FOREMAN]
-    alive = [foreman for foreman in foremen if is_alive(foreman, now, lease)]
-    if not foremen:
-        return Finding("foreman", False, "no foreman is running")
     if not alive:
-        silence = span_text(min(now - foreman.beat_at for foreman in foremen))
-        return Finding("foreman", False, f"no foreman has given a sign of life for {silence}")
-    number = "1 foreman" if len(alive) == 1 else f"{len(alive)} foremen"
-    troubles = [*_idle(alive, now, lease), *(text for foreman in alive if (text := _dying(foreman)))]
-    is_well = len(idle_foremen(alive, now, lease)) + sum(_dying(foreman) is not None for foreman in alive) < len(alive)
-    return Finding("foreman", is_well, "; ".join([f"{number} alive", *troubles]))
+        silence = facts.span(min(facts.now - foreman.beat_at for foreman in every))
+        yield Finding("foreman", Verdict.BAD, f"no foreman has sent a heartbeat for {silence}", fix="packhorse work")
+        return
+    idle, dying = idle_foremen(alive, facts.now, facts.lease), [each for each in alive if _is_without_workers(each)]
+    problems = [idle_text(idle)] if len(idle) == len(alive) else [idle_text([each]) for each in idle]
+    problems += [_no_workers_text(foreman) for foreman in dying]
+    verdict = Verdict.BAD if len(idle) + len(dying) >= len(alive) else Verdict.OK
+    number = count_text(len(alive), "foreman alive", "foremen alive")
+    fix = resume_command(idle) if len(idle) == len(alive) else None
+    yield Finding("foreman", verdict, number, "; ".join(filter(None, problems)) if idle or dying else "", fix)
 
 
-def _idle(alive: Sequence[WorkerInfo], now: int, lease: int) -> Iterator[str]:
-    """Who of these takes no jobs, and what has them go on."""
-    found = idle_foremen(alive, now, lease)
-    if len(found) == len(alive):
-        order = resume_command(found)
-        yield idle_text(found) + (f"; `{order}` has {'it' if len(found) == 1 else 'them'} go on" if order else "")
-    else:
-        yield from (idle_text([each]) for each in found)
-
-
-def _dying(foreman: WorkerInfo) -> str | None:
-    """That none of its workers lives, because they die as they start."""
+def _is_without_workers(foreman: WorkerInfo) -> bool:
+    """Do all its workers die when they start?"""
     report = foreman.report
-    if report.get("state") != "working" or report.get("online") or "next_start_in" not in report:
-        return None
-    problem = report.get("problem")
+    return report.get("state") == "working" and not report.get("online") and "next_start_in" in report
+
+
+def _no_workers_text(foreman: WorkerInfo) -> str:
+    problem = foreman.report.get("problem")
     return f"the foreman {foreman.host}:{foreman.pid} has no worker{f': {problem}' if problem else ''}"
 
 
-def _served(
-    storage: Storage, alive: Sequence[WorkerInfo], lines: Sequence[QueueInfo], now: int, lease: int
-) -> Iterator[Finding]:
-    """Jobs in a queue that none of the workers serves wait for ever. While there is no worker at all, a foreman starts
-    some; and one that serves the queue may be about to start, so a while is allowed."""
-    crew = [worker for worker in alive if worker.subject is Subject.WORKER]
-    named = {queue for worker in crew for queue in worker.queues}
-    late = [line for line in lines if line.name not in named and now - (line.oldest_queued_at or now) > lease]
-    if not crew or not late:
+def silent_workers(facts: Facts) -> Iterator[Finding]:
+    workers = [each for each in facts.workers if each.subject is Subject.WORKER]
+    alive = facts.alive(Subject.WORKER)
+    silent = [each for each in workers if each not in alive]
+    if not alive:
+        yield from _no_worker(facts, workers)
+    elif silent:
+        one = f"{silent[0].host} pid {silent[0].pid}, " if len(silent) == 1 else ""
+        since = facts.span(facts.now - max(worker.beat_at for worker in silent))
+        summary = f"{count_text(len(silent), 'worker has', 'workers have')} fallen silent"
+        yield Finding("silence", Verdict.BAD, summary, f"{one}for {since}", "look at that machine")
+    else:
+        yield Finding("silence", Verdict.OK, "every worker has sent a heartbeat within its lease")
+
+
+def _no_worker(facts: Facts, workers: Sequence[WorkerInfo]) -> Iterator[Finding]:
+    foremen = facts.alive(Subject.FOREMAN)
+    if not foremen:
+        if not facts.waiting and not workers:
+            return  # nothing was ever started, and nothing waits
+        detail = facts.waiting_text
+        if workers:
+            held = sum(queue.counts.get(state, 0) for queue in facts.queues for state in HELD)
+            holding = f", holding {count_text(held, 'job')}" if held else ""
+            since = facts.span(facts.now - max(worker.beat_at for worker in workers))
+            detail = f"{detail}; the last fell silent {since} ago{holding}"
+        yield Finding("silence", Verdict.BAD, "no worker is running", detail, "packhorse work")
         return
-    tasks = tasks_by_queue(storage.tallies())
-    for line in late:
-        lack = why_unserved(crew, line.name, tasks.get(line.name, ()))
-        if lack is not None:
-            waits = count_text(line.counts.get(QUEUED, 0), "job waits", "jobs wait")
-            yield Finding("served", False, f"{lack.what}; {waits}")
+    # A foreman starts workers when there is work, so this is wrong only if it takes long.
+    is_late = any(facts.wait(queue) > _LATE for queue in facts.lines)
+    if is_late and len(idle_foremen(foremen, facts.now, facts.lease)) < len(foremen):
+        problem = next((each.report["problem"] for each in foremen if each.report.get("problem")), None)
+        detail = f"{facts.waiting_text}; {problem[:_MAX_TEXT]}" if isinstance(problem, str) else facts.waiting_text
+        yield Finding("silence", Verdict.BAD, "the foreman has no worker", detail)
 
 
-def _oldest(lines: Sequence[QueueInfo], now: int, max_age: int) -> Finding:
-    if not lines:
-        return Finding("oldest", True, "no job waits in line")
-    oldest = min(lines, key=lambda queue: queue.oldest_queued_at or now)
-    age = now - (oldest.oldest_queued_at or now)
-    is_well = age <= max_age
-    limit = "" if is_well else f"; {span_text(max_age)} is allowed"
-    return Finding("oldest", is_well, f"the oldest waiting job, of {oldest.name}, has waited {span_text(age)}{limit}")
+def idle(facts: Facts) -> Iterator[Finding]:
+    """Foremen that are alive and take no jobs: a problem if no other foreman does."""
+    found = [
+        each for each in idle_foremen(facts.workers, facts.now, facts.lease) if each.idle is not IdleReason.STOPPING
+    ]
+    if found and not facts.accepting:
+        yield Finding("crew", Verdict.BAD, "no jobs are taken", idle_text(found), resume_command(found))
+    elif found:
+        yield Finding("crew", Verdict.NOTE, "some workers take no jobs", idle_text(found), resume_command(found))
 
 
-def overdue(storage: Storage, now: int, max_age: int) -> Finding:
-    """Jobs that are due come into line only if somebody does the chores."""
+def clocks(facts: Facts) -> Iterator[Finding]:
+    """Jobs are not affected, only the storage's clock counts. Whoever reads logs of several machines is."""
+    skews = {each.host: each.report.get("skew") for each in facts.alive(Subject.FOREMAN)}
+    wrong = {host: SECOND * skew for host, skew in skews.items() if _is_skewed(skew)}
+    if wrong:
+        host, skew = max(wrong.items(), key=lambda item: abs(item[1]))
+        others = f", and {count_text(len(wrong) - 1, 'other machine')}" if len(wrong) > 1 else ""
+        way = "ahead" if skew > 0 else "behind"
+        detail = f"the clock of {host[:_MAX_TEXT]} is {facts.span(round(abs(skew)))} {way}{others}"
+        yield Finding("clock", Verdict.NOTE, "clocks differ", detail, "use the same time server on every machine")
+
+
+def _is_skewed(skew: object) -> TypeGuard[float]:
+    return isinstance(skew, int | float) and abs(skew) > _MAX_SKEW
+
+
+def versions(facts: Facts) -> Iterator[Finding]:
+    """Usual during a deployment, and sometimes forgotten after one."""
+    found = Counter(
+        str(each.info["version"])[:_MAX_TEXT] for each in facts.alive(Subject.FOREMAN) if "version" in each.info
+    )
+    if set(found) - {__version__}:
+        run = [f"{count_text(number, 'foreman runs', 'foremen run')} {name}" for name, number in sorted(found.items())]
+        detail = f"{', '.join(run[:_MAX_NAMES])}; this is {__version__}"
+        yield Finding("versions", Verdict.NOTE, "versions are mixed", detail, "update every machine")
+
+
+def code_versions(facts: Facts) -> Iterator[Finding]:
+    """Workers run several versions of the user's code for longer than a deployment takes."""
+    alive = facts.alive(Subject.WORKER)
+    since: dict[str, int] = {}
+    for each in alive:
+        if each.code_version is not None:
+            since[each.code_version] = min(since.get(each.code_version, facts.now), each.joined_at)
+    if len(since) > 1 and facts.now - max(since.values()) > _DEPLOY_TIME:
+        newest = sorted(since, key=lambda version: -since[version])
+        run = [
+            f"{count_text(sum(each.code_version == version for each in alive), 'worker runs', 'workers run')}"
+            f" {version[:_MAX_TEXT]}"
+            for version in newest
+        ]
+        detail = f"{', '.join(run[:_MAX_NAMES])}{' …' if len(run) > _MAX_NAMES else ''}"
+        yield Finding("code", Verdict.NOTE, "versions of your code are mixed", detail)
+
+
+# --- queues and schedules ---------------------------------------------------------------------------------------------
+
+
+def served(facts: Facts) -> Iterator[Finding]:
+    """Jobs in a queue that no worker serves wait for good. A foreman may be about to start a worker that does, so a
+    lease is allowed."""
+    if not facts.accepting:
+        return  # another check reports that
+    named = {queue for worker in facts.accepting for queue in worker.queues}
+    late = [line for line in facts.lines if line.name not in named and facts.wait(line) > facts.lease]
+    found = [
+        (line, reason)
+        for line in late
+        if (reason := why_unserved(facts.accepting, line.name, facts.tasks_by_queue.get(line.name, ())))
+    ]
+    if len(found) == 1:
+        ((line, reason),) = found
+        waits = count_text(line.counts.get(QUEUED, 0), "job waits", "jobs wait")
+        detail = f"{waits}; its oldest job has waited {facts.span(facts.wait(line))}"
+        yield Finding("served", Verdict.BAD, reason.what, detail, reason.hint, line.name)
+    elif found:
+        number, oldest = len(found), facts.span(facts.wait(found[0][0]))
+        detail = f"the oldest job has waited {oldest}: {_names([line.name for line, _ in found])}"
+        yield Finding("served", Verdict.BAD, f"no running worker serves {number:,} queues", detail, "packhorse work")
+    else:
+        yield Finding("served", Verdict.OK, "workers serve every queue in which jobs wait")
+
+
+def behind(facts: Facts) -> Iterator[Finding]:
+    """Queues that workers serve, and that still receive more than they end."""
+    if not facts.accepting:
+        return
+    late = [line for line in facts.lines if facts.wait(line) > _LATE]
+    found = [
+        line
+        for line in late
+        if (flow := facts.flows.get(line.name))
+        and flow.added > _ended(flow)
+        and not why_unserved(facts.accepting, line.name, facts.tasks_by_queue.get(line.name, ()))
+    ]
+    if not found:
+        return
+    first = found[0]
+    waited = f"the oldest job has waited {facts.span(facts.wait(first))}"
+    if len(found) == 1:
+        flow = facts.flows[first.name]
+        detail = f"{waited}; in ten minutes {flow.added:,} jobs came and {_ended(flow):,} ended"
+        summary = f"the queue {first.name} is falling behind"
+        yield Finding("behind", Verdict.BAD, summary, detail, "packhorse scale +2 --all", first.name)
+    else:
+        detail = f"{waited}: {_names([line.name for line in found])}"
+        summary = f"{len(found):,} queues are falling behind"
+        yield Finding("behind", Verdict.BAD, summary, detail, "packhorse scale +2 --all")
+
+
+def _ended(flow: RunStats) -> int:
+    return flow.completed + flow.dead + flow.aborted
+
+
+def oldest(facts: Facts) -> Iterator[Finding]:
+    paused = held_back_text(facts.queues).removeprefix("; ")
+    if not facts.lines:
+        yield Finding("oldest", Verdict.OK, "no job waits in line", paused)
+        return
+    first = facts.lines[0]
+    age = facts.wait(first)
+    verdict = Verdict.OK if age <= facts.max_age else Verdict.BAD
+    limit = "" if verdict is Verdict.OK else f"{facts.span(facts.max_age)} is allowed"
+    summary = f"the oldest waiting job, of {first.name}, has waited {facts.span(age)}"
+    fix = None if verdict is Verdict.OK else "packhorse scale +2 --all"
+    yield Finding("oldest", verdict, summary, "; ".join(filter(None, (limit, paused))), fix, first.name)
+
+
+def late_schedules(facts: Facts) -> Iterator[Finding]:
+    late = {each.name: by for each in facts.schedules if (by := late_by(each, facts.now)) is not None}
+    if not late:
+        return
+    number = len(facts.alive(Subject.FOREMAN))
+    running = count_text(number, "foreman is running and has", "foremen are running and have")
+    why = f"{running} not enqueued it" if number else "no foreman is running"
+    due, fix = f"{facts.span(max(late.values()))} ago", None if number else "packhorse work"
+    if len(late) == 1:
+        yield Finding(
+            "schedules", Verdict.NOTE, f"the schedule {next(iter(late))} is late", f"it was due {due}: {why}", fix
+        )
+    else:
+        detail = f"the first was due {due}: {_names(list(late))}; {why}"
+        yield Finding("schedules", Verdict.NOTE, f"{len(late):,} schedules are late", detail, fix)
+
+
+def paused_queues(facts: Facts) -> Iterator[Finding]:
+    paused = [queue for queue in facts.queues if queue.is_paused and queue.counts.get(State.QUEUED, 0)]
+    if len(paused) == 1:
+        (queue,) = paused
+        waits = count_text(queue.counts[State.QUEUED], "job waits", "jobs wait")
+        detail = f"{waits} in it; paused{pause_text(queue, facts.now)}"
+        fix = f"packhorse resume {shlex.quote(queue.name)}"
+        yield Finding("paused", Verdict.NOTE, f"the queue {queue.name} is paused", detail, fix, queue.name)
+    elif paused:
+        number = sum(queue.counts[State.QUEUED] for queue in paused)
+        detail = f"{count_text(number, 'job waits', 'jobs wait')} in {_names([queue.name for queue in paused])}"
+        yield Finding("paused", Verdict.NOTE, f"{len(paused):,} queues are paused", detail)
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(names[:_MAX_NAMES]) + (" …" if len(names) > _MAX_NAMES else "")
+
+
+CHECKS: tuple[Check, ...] = (
+    *(storage, foremen, silent_workers, idle, served, behind, oldest),
+    *(late_schedules, paused_queues, clocks, versions, code_versions),
+)
+"""Every check that needs only `Facts`, the most important first."""
+
+
+def findings(facts: Facts, checks: Sequence[Check] = CHECKS) -> Iterator[Finding]:
+    """What these checks find. Of a storage that was moved elsewhere nothing else matters."""
+    yield from move(facts)
+    if facts.move is None or facts.move.stage is not Stage.MOVED:
+        for check in checks:
+            yield from check(facts)
+
+
+# --- probes -----------------------------------------------------------------------------------------------------------
+
+
+def writable(storage: Storage) -> Finding:
+    """Does the storage answer and take writes? Never raises."""
+    try:
+        storage.heartbeat({})  # a write that changes nothing
+        moved = storage.move()
+        if moved is not None:
+            return Finding("storage", Verdict.BAD, closed(moved).what)
+        health = storage.health()
+    except StorageError as error:
+        return _unreachable(error)
+    summary = f"the storage answers in {health.latency / 1000:.1f} ms and takes writes"
+    return Finding("storage", Verdict.OK, summary, "; ".join(health.problems))
+
+
+def readable(storage: Storage) -> Finding:
+    """Does the storage answer? Never raises."""
+    try:
+        storage.now()
+        storage.totals()
+    except StorageError as error:
+        return _unreachable(error)
+    return Finding("storage", Verdict.OK, "the storage answers")
+
+
+def _unreachable(error: StorageError) -> Finding:
+    return Finding("storage", Verdict.BAD, error.what, error.why or "")
+
+
+def overdue(storage: Storage, facts: Facts) -> Finding:
+    """Jobs that are due are queued only if a foreman does its chores."""
     first = storage.find(Filter(states=_DELAYED), limit=1).jobs
-    late = now - (first[0].due_at or now) if first else 0
-    if late <= max_age:
-        return Finding("due", True, "no job is overdue")
-    return Finding("due", False, f"a job of {first[0].queue} has been due for {span_text(late)} and is not in line")
+    late = facts.now - (first[0].due_at or facts.now) if first else 0
+    if late <= facts.max_age:
+        return Finding("due", Verdict.OK, "no job is overdue")
+    summary = f"a job of {first[0].queue} has been due for {facts.span(late)} and is not queued"
+    return Finding("due", Verdict.BAD, summary, fix="a foreman queues it: packhorse work")
+
+
+def probe(storage: Storage, lease: int, max_age: int = MAX_AGE) -> Iterator[Finding]:
+    """What `packhorse check` reports. If the storage does not answer, nothing else."""
+    answer = writable(storage)
+    yield answer
+    if answer.is_ok:
+        facts = Facts(storage, lease, max_age=max_age)
+        yield from findings(facts, (foremen, served, oldest))
+        yield overdue(storage, facts)

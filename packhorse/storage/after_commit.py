@@ -1,8 +1,7 @@
-"""Commits: having something done when somebody's transaction commits, and not at all if it is rolled back.
+"""Run an action when the caller's transaction commits, and not at all if it is rolled back.
 
-For jobs that are in another storage than the caller's data. Between the commit and the enqueueing the process may die,
-and the jobs with it; who cannot bear that keeps the jobs in the database of the data (`task.using(connection=…)`).
-"""
+For jobs in another storage than the caller's data. The process may die between the commit and the enqueue, and the jobs
+with it; if that matters, keep the jobs in the database of the data (`task.using(connection=…)`)."""
 
 from __future__ import annotations
 
@@ -15,10 +14,10 @@ from packhorse.core.errors import BadValue
 
 
 def when_committed(transaction: Any, action: Callable[[], object]) -> None:
-    """Do `action` when this transaction commits: that of a SQLAlchemy Session, or of a Django connection. Outside of a
-    transaction Django does it at once."""
+    """Run `action` when this transaction commits: that of a SQLAlchemy Session, or of a Django connection. Outside of a
+    transaction Django runs it immediately."""
     if callable(transaction) and hasattr(transaction, "registry"):
-        transaction = transaction()  # SQLAlchemy's scoped_session, which stands for the one of this thread
+        transaction = transaction()  # SQLAlchemy's scoped_session: the one of this thread
     session = getattr(transaction, "sync_session", transaction)
     if callable(getattr(session, "get_bind", None)):
         _when_session_commits(session, action)
@@ -26,22 +25,22 @@ def when_committed(transaction: Any, action: Callable[[], object]) -> None:
         transaction.on_commit(action)
     else:
         raise BadValue(
-            f"{type(transaction).__module__}.{type(transaction).__name__} does not tell when it commits",
+            f"{type(transaction).__module__}.{type(transaction).__name__} cannot report its commit",
             hint="pass a SQLAlchemy Session or Django's connection; with another one, enqueue after your commit",
         )
 
 
 _ASKED = "packhorse_when_committed"
-"""Where a Session keeps what is to be done: each action with the transactions that it hangs on."""
+"""In a Session: the actions, each with the savepoints it depends on."""
 _DUE = "packhorse_committed"
-"""Where it keeps what is to be done as soon as the transaction, which has committed, has ended."""
+"""In a Session: the actions to run as soon as the committed transaction has ended."""
 
 
 def _when_session_commits(session: Any, action: Callable[[], object]) -> None:
     if not session.in_transaction():
-        session.begin()  # a commit would else have nothing to do, and tell nobody
+        session.begin()  # otherwise a commit does nothing and sends no event
     if _ASKED not in session.info:
-        event = importlib.import_module("sqlalchemy.event")  # there, since a Session of it is
+        event = importlib.import_module("sqlalchemy.event")  # installed, since there is a Session
         session.info[_ASKED], session.info[_DUE] = [], []
         event.listen(session, "after_commit", _committed)
         event.listen(session, "after_soft_rollback", _rolled_back)
@@ -50,28 +49,28 @@ def _when_session_commits(session: Any, action: Callable[[], object]) -> None:
 
 
 def _committed(session: Any) -> None:
-    """Nothing is done yet: an error would leave the Session between two transactions, of no more use."""
-    if not session.in_nested_transaction():  # else a savepoint was released, which has not committed anything
+    """Runs nothing yet: an error would leave the Session unusable between two transactions."""
+    if not session.in_nested_transaction():  # otherwise only a savepoint was released
         session.info[_DUE], session.info[_ASKED] = session.info[_ASKED], []
 
 
 def _rolled_back(session: Any, ended: Any) -> None:
-    """A savepoint that is rolled back takes along what was asked for within it, and nothing else."""
+    """A savepoint that is rolled back drops the actions that were added inside of it."""
     session.info[_ASKED] = [one for one in session.info[_ASKED] if ended not in one[0]]
 
 
 def _ended(session: Any, ended: Any) -> None:
-    """By commit, and then it is time; by rollback, or because the session was closed."""
+    """After a commit the actions are due; after a rollback or a close there are none."""
     if ended.parent is not None:
         return
     due, session.info[_DUE], session.info[_ASKED] = session.info[_DUE], [], []
-    with ExitStack() as all_of_them:  # each is done, whatever becomes of the others
+    with ExitStack() as all_of_them:  # runs each, even if another fails
         for _, action in reversed(due):
             all_of_them.callback(action)
 
 
 def _with_those_around(savepoint: Any) -> list[Any]:
-    """A savepoint, and those that it is a part of."""
+    """A savepoint, and those around it."""
     within = []
     while savepoint is not None and savepoint.nested:
         within.append(savepoint)

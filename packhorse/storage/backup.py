@@ -1,5 +1,5 @@
-"""A copy of a SQLite storage, made while others use it, and the space of what was removed: for the commands and the
-page. Servers have their own ways."""
+"""Back up a SQLite storage while others use it, and give back free space: for the commands and the web page. Servers
+have their own tools."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from packhorse.storage import Storage
 _OTHERS = "PostgreSQL has pg_dump, Redis BGSAVE; packhorse copy-store moves it to another storage"
 NO_NEED = "PostgreSQL and MariaDB reuse space by themselves, Redis gives it back"
 BESIDE = ("", "-wal", "-shm", "-journal")
-"""How the files of one database end."""
+"""The endings of the files of one database."""
 
 
 def file_of(storage: Storage, done: str = "backed up", hint: str = _OTHERS) -> Path:
-    """The file that can be copied, or compacted; BadValue if this storage is none."""
+    """The file of this storage; `BadValue` if it has none."""
     source = getattr(storage, "path", None)
     if not isinstance(source, Path):
         raise BadValue(f"only a SQLite storage is {done} so", hint=hint)
@@ -28,13 +28,13 @@ def file_of(storage: Storage, done: str = "backed up", hint: str = _OTHERS) -> P
 
 
 def beside(source: Path, now: int) -> Path:
-    """Where a copy goes of which nobody has said where: beside the file, with its time in the name."""
+    """The default file for a copy: beside the source, with the time in its name."""
     return source.with_name(f"{source.name}.{to_datetime(now):%Y%m%d-%H%M%S}.bak")
 
 
 def back_up(source: Path, file: Path) -> int:
-    """Write the copy; its size. Under another name first, so that half a copy is never taken for a whole. All pages in
-    one step: a copy in parts would begin anew with every write of somebody else."""
+    """Write the copy and return its size. First under another name, so that half a copy never looks complete. All pages
+    in one step: a copy in parts starts again whenever another process writes."""
     draft = file.with_name(f"{file.name}.{os.getpid()}.part")
     os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     try:
@@ -58,8 +58,8 @@ def back_up(source: Path, file: Path) -> int:
 
 
 def compact(path: Path, patience: float) -> tuple[int, int]:
-    """Write the file anew without the space of what was removed; its size before and after, with what is written beside
-    it. Others who write wait meanwhile; for those that do now, so many seconds are waited. Raises sqlite3.Error."""
+    """Rewrite the file without its free space. Return the size before and after, with the files beside it. Other
+    writers wait; this waits up to `patience` seconds for those that write now. Raises sqlite3.Error."""
     before = size_of(path)
     with closing(sqlite3.connect(path, timeout=patience, isolation_level=None)) as connection:
         connection.execute("VACUUM")
@@ -68,6 +68,6 @@ def compact(path: Path, patience: float) -> tuple[int, int]:
 
 
 def size_of(path: Path) -> int:
-    """Of the file and what is written beside it."""
+    """The size of the file and those beside it."""
     files = (path.with_name(path.name + end) for end in ("", "-wal"))
     return sum(file.stat().st_size for file in files if file.exists())

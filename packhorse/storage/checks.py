@@ -1,12 +1,11 @@
-"""Checks of what is written: every call of the contract that changes something passes here first, on every storage.
+"""Checks of arguments: every call of the contract that changes something passes here first, on every storage.
 
 `contract.Storage` puts these checks before the calls of each storage, so a job that enqueue middleware has changed, a
-question of a remote worker and a plain call from Python meet the same rules, and all storages hold the same values.
-What a parameter or a field must be follows from its annotation and, where that says too little, from its name: `RULES`.
+call of a remote worker and a plain call from Python meet the same rules, and all storages hold the same values. What a
+parameter or a field must be follows from its annotation and, where that says too little, from its name: `RULES`.
 
-A value that breaks a rule is a BadValue that names its place, and nothing is stored. New jobs and completed attempts
-come by the thousand, and have a short way of their own: `_new_jobs`, `_outcomes`.
-"""
+A value that breaks a rule is a `BadValue` that names its place, and nothing is stored. New jobs and completed attempts
+come by the thousand and have a fast path: `_new_jobs`, `_outcomes`."""
 
 from __future__ import annotations
 
@@ -31,24 +30,24 @@ from packhorse.core.retry import Backoff
 from packhorse.core.task import HEAVIEST, MOST_ATTEMPTS, MOST_HALTS
 
 NAME_LIMIT = 255
-"""Characters of a name or an id, as the narrowest column of all databases takes them."""
+"""Characters of a name or an id: the narrowest column of all databases."""
 LABEL_LIMIT = 1_000
-"""Characters of what people call themselves: `by`, `created_by`."""
+"""Characters of the names of people: `by`, `created_by`."""
 TEXT_LIMIT = 1_000_000
 """Characters of a message, a reason, a line."""
 FACTS_LIMIT = 1_000_000
-"""Bytes, as JSON, of what a worker, a task or a schedule tells about itself."""
+"""Bytes, as JSON, of the facts about a worker, a task or a schedule."""
 
 Check = Callable[[Any], None]
-_read = msgspec.json.Decoder().decode  # all of it: there are numbers that JSON may have, and nobody can read
+_read = msgspec.json.Decoder().decode  # reads everything: JSON may have numbers that Python cannot read
 _NO_JSON = (msgspec.DecodeError, UnicodeEncodeError, RecursionError)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _BIG = 1 << 63
-_MOST = (1 << 31) - 1  # what a column of four bytes holds
+_MOST = (1 << 31) - 1  # a column of four bytes
 
 
 class _Wrong(Exception):
-    """A value breaks a rule. The path to it is put together on the way up."""
+    """A value breaks a rule. The path to it is built on the way up."""
 
     def __init__(self, what: str, hint: str | None = None) -> None:
         super().__init__(what)
@@ -56,7 +55,7 @@ class _Wrong(Exception):
 
 
 def _at(place: str | int | tuple[Any], check: Check, value: Any) -> None:
-    """Check this value, which is at this place of another: a name, a number in a list, or, in brackets, a key."""
+    """Check this value, which is at this place of another: a name, an index, or, in brackets, a key."""
     try:
         check(value)
     except _Wrong as wrong:
@@ -77,7 +76,7 @@ def _shown(value: object) -> str:
 
 
 def text(least: int = 0, most: int = TEXT_LIMIT) -> Check:
-    """Plain text of so many characters. NUL is taken by no storage, because PostgreSQL cannot hold it."""
+    """Plain text of this length. No storage takes NUL, because PostgreSQL cannot hold it."""
 
     def check(value: Any) -> None:
         if type(value) is not str:
@@ -117,7 +116,7 @@ _plain_name = label(1)
 
 
 def whole(least: int = -_BIG, most: int = _BIG - 1) -> Check:
-    """A whole number; True is none."""
+    """A whole number; True is not one."""
 
     def check(value: Any) -> None:
         if type(value) is not int:
@@ -146,7 +145,7 @@ def _one_of(*words: str) -> Check:
 
 
 def _json(value: Any) -> None:
-    """JSON text, of whatever kind; as deep as arguments may be."""
+    """JSON text of any kind, nested as deeply as arguments may be."""
     if type(value) is not str:
         raise _Wrong(f"must be JSON text, not {_shown(value)}", "encode it: packhorse stores text")
     try:
@@ -158,7 +157,7 @@ def _json(value: Any) -> None:
 
 
 def _facts(value: Any) -> None:
-    """What somebody tells about itself, in words of its own; it is stored as JSON."""
+    """A dict that is stored as JSON."""
     if not isinstance(value, Mapping):
         raise _Wrong(f"must be a dict, not {_shown(value)}")
     try:
@@ -242,7 +241,7 @@ RULES: dict[str, Check] = {
     "priority": whole(LOWEST_PRIORITY, HIGHEST_PRIORITY),
     "rank": whole(RANKS[0], RANKS[-1]),
     "seq": whole(0),
-    "queues": whole(1, HEAVIEST),  # what a queue weighs, by its name
+    "queues": whole(1, HEAVIEST),  # weights by queue
     "record_operator_event.kind": _kind,
     "wait_and_reserve.timeout": _number,
     "until": _one_of("finish", "start"),
@@ -253,7 +252,7 @@ RULES: dict[str, Check] = {
 
 
 def _check_of(hint: Any, *names: str) -> Check:
-    """What a value of this type must be, under these names, the closest first."""
+    """The check for a value of this type under these names, the closest first."""
     rule = next((RULES[name] for name in names if name in RULES), None)
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
@@ -275,7 +274,7 @@ _PLAIN: dict[Any, Check] = {str: text(), int: whole(), float: _number, bool: _in
 
 
 def _any_of(checks: Sequence[Check], may_be_none: bool) -> Check:
-    """One of several types; None is told apart, as it is by far the most frequent."""
+    """One of several types; None is handled first, as it is by far the most frequent."""
 
     def check(value: Any) -> None:
         if value is None and may_be_none:
@@ -288,13 +287,13 @@ def _any_of(checks: Sequence[Check], may_be_none: bool) -> Check:
                 wrongs.append(wrong)
             else:
                 return
-        raise max(wrongs, key=lambda wrong: len(wrong.path))  # that of the type which fits best
+        raise max(wrongs, key=lambda wrong: len(wrong.path))  # of the type that fits best
 
     return check
 
 
 def _list(value: Any) -> None:
-    if type(value) is list or type(value) is tuple:  # as nearly always
+    if type(value) is list or type(value) is tuple:  # nearly always
         return
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Collection):
         raise _Wrong(f"must be a list, not {_shown(value)}")
@@ -322,13 +321,13 @@ def _mapping(check_key: Check, check_value: Check) -> Check:
 
 @functools.cache
 def field_checks(kind: type[msgspec.Struct]) -> dict[str, Check]:
-    """What each field of such a value must be."""
+    """The check of each field of this type."""
     hints = get_type_hints(kind)
     return {name: _check_of(hints[name], f"{kind.__name__}.{name}", name) for name in kind.__struct_fields__}
 
 
 def wrong_with(check: Check, value: Any) -> str | None:
-    """What this check says against a value; None: nothing."""
+    """What is wrong with a value; None: nothing."""
     try:
         check(value)
     except _Wrong as wrong:
@@ -353,7 +352,7 @@ def _struct(kind: type[msgspec.Struct]) -> Check:
 
 
 def _schedule(schedule: Any) -> None:
-    """When it ticks can be told, and what an operator said to leave out is a moment."""
+    """Its cron text and zone are valid, and skipped slots are times."""
     from packhorse.core.cron import Cron  # not before it is needed: it brings cronsim along
 
     try:
@@ -367,24 +366,24 @@ def _schedule(schedule: Any) -> None:
 _TOGETHER: dict[str, Check] = {
     "ScheduleInfo": _schedule,
 }
-"""What the fields of one value must be together."""
+"""Checks of several fields of one value together."""
 
 
-# --- the short ways ---------------------------------------------------------------------------------------------------
+# --- fast paths -----------------------------------------------------------------------------------------------------
 
-_SHORT = 2 * DEPTH_LIMIT  # characters that cannot be nested too deeply
+_SHORT = 2 * DEPTH_LIMIT  # too short to be nested too deeply
 _check_job = _struct(NewJob)
 _BLANK = NewJob("id", "task", "queue")
 _AT_ONCE, _USUAL_HALTS = _BLANK.delay, _BLANK.max_halts
 _check_outcome = _check_of(Outcome)
 _known_names: set[str] = set()
-"""Names of tasks and queues that were found to be well."""
+"""Names of tasks and queues that are valid."""
 _MOST_NAMES = 10_000
 
 
 def _new_jobs(jobs: Sequence[NewJob]) -> None:
-    """Most have little more than a name and arguments, which is soon seen; without a call for each. All others go the
-    long way. A field that is not named here would go unchecked."""
+    """Most jobs have little more than a name and arguments: check them without a call for each. All others take the
+    slow path. A field that is not named here would go unchecked."""
     if type(jobs) is not list:
         _list(jobs)
     for number, new in enumerate(jobs):
@@ -437,7 +436,7 @@ def _are_sound_options(new: NewJob) -> bool:
 
 
 def is_sound_json(packed: str) -> bool:
-    """Is this the text of JSON that can be read, and not nested too deeply?"""
+    """Return whether this is JSON that can be read and is not nested too deeply."""
     try:
         _read(packed)
     except _NO_JSON:
@@ -446,7 +445,7 @@ def is_sound_json(packed: str) -> bool:
 
 
 def _outcomes(outcomes: Sequence[Outcome]) -> None:
-    """Most tell that a task has simply returned, which is soon seen; without a call for each."""
+    """Most outcomes are plain completions: check them without a call for each."""
     if type(outcomes) is not list:
         _list(outcomes)
     sound_owner = None
@@ -471,9 +470,9 @@ def _outcomes(outcomes: Sequence[Outcome]) -> None:
         _at(number, _check_outcome, outcome)
 
 
-_check_queues = _mapping(_instance(str), RULES["queues"])  # they are only looked for: what is stored may be served
+_check_queues = _mapping(_instance(str), RULES["queues"])  # not checked as names: any stored queue may be served
 _sound_queues: dict[str, int] = {}
-"""The queues of the last call that were found to be well; a worker asks for the same again and again."""
+"""The valid queues of the last call; a worker sends the same ones again and again."""
 
 
 def _queues(queues: Mapping[str, int]) -> None:
@@ -485,7 +484,7 @@ def _queues(queues: Mapping[str, int]) -> None:
 
 
 def _options(options: Mapping[str, Any] | None) -> None:
-    """What a task settles of a job that waits."""
+    """Options that a task sets on a waiting job."""
     for name in options or ():
         if name not in SETTLED_LATER or name == "queue":
             raise _Wrong(f"has {name!r}, which is no option of a waiting job")
@@ -493,7 +492,7 @@ def _options(options: Mapping[str, Any] | None) -> None:
 
 
 def _anything(value: Any) -> None:
-    """Whoever takes it looks at it."""
+    """Not checked here."""
 
 
 # --- before a call ----------------------------------------------------------------------------------------------------
@@ -523,12 +522,12 @@ _SPECIAL: dict[tuple[str, str], Check] = {
     ("wait_and_reserve", "queues"): _queues,
     ("finish_and_reserve", "queues"): _queues,
     ("set_queue", "options"): _options,
-    ("load", "rows"): _anything,  # as another storage has had them; what is wrong with one shows when it is read
+    ("load", "rows"): _anything,  # as another storage had them; damage shows when they are read
 }
 
 
 def checked(name: str, call: Callable[..., Any], contract: Callable[..., Any]) -> Callable[..., Any]:
-    """This call of a storage, which is `name` of the contract, with the checks before it."""
+    """This call of a storage, the operation `name` of the contract, with its checks."""
     by_name: dict[str, Check] | None = None  # made at the first call
 
     @functools.wraps(call)
@@ -538,7 +537,7 @@ def checked(name: str, call: Callable[..., Any], contract: Callable[..., Any]) -
             by_name = _checks_before(name, contract)
         one = ""
         try:
-            # What is given too much, or under another name, the call itself refuses.
+            # The call itself refuses surplus and unknown arguments.
             for (one, check), value in zip(by_name.items(), args):  # noqa: B007, B905 - strict costs as much as a check
                 check(value)
             for one, value in kwargs.items():
@@ -552,7 +551,7 @@ def checked(name: str, call: Callable[..., Any], contract: Callable[..., Any]) -
 
 
 def _checks_before(name: str, contract: Callable[..., Any]) -> dict[str, Check]:
-    """What looks at the arguments of this call, by their names."""
+    """The checks of the arguments of this call, by name."""
     hints = get_type_hints(contract)
     names = list(inspect.signature(contract).parameters)[1:]
     return {one: _SPECIAL.get((name, one)) or _check_of(hints[one], f"{name}.{one}", one) for one in names}

@@ -32,7 +32,7 @@ from packhorse.core.metrics import (
 )
 from packhorse.core.outcome import Failure, Outcome, Verdict
 from packhorse.core.transitions import Transition
-from packhorse.storage import listing
+from packhorse.storage import queries
 from packhorse.storage.contract import BATCH
 from packhorse.storage.engine import Engine, attempts
 from packhorse.storage.records import (
@@ -497,26 +497,22 @@ class Memory(Engine[Transaction]):
     # --- jobs -----------------------------------------------------------------------------------------------------
 
     @locked
-    def get(self, job_id: str) -> Job | None:
-        return self._tables.jobs.get(job_id)
-
-    @locked
     def get_many(self, job_ids: Sequence[str]) -> list[Job]:
         return [self._tables.jobs[job_id] for job_id in job_ids if job_id in self._tables.jobs]
 
     @locked
     def find(self, where: Filter, *, cursor: str | None = None, limit: int = 50) -> Page:
-        order = listing.order_for(where)
-        after = listing.decode_cursor(cursor, order)
-        jobs = sorted((job for job in self._tables.jobs.values() if listing.fits(job, where)), key=order.place)
+        order = queries.order_for(where)
+        after = queries.decode_cursor(cursor, order)
+        jobs = sorted((job for job in self._tables.jobs.values() if queries.fits(job, where)), key=order.place)
         rest = [job for job in jobs if after is None or order.place(job) > after]
         page = rest[:limit]
-        return Page(page, listing.encode_cursor(order, order.place(page[-1])) if len(rest) > limit else None)
+        return Page(page, queries.encode_cursor(order, order.place(page[-1])) if len(rest) > limit else None)
 
     @locked
     def count(self, where: Filter, *, cap: int = 10_000) -> Count:
-        number = sum(listing.fits(job, where) for job in self._tables.jobs.values())
-        if listing.is_tallied(where) or number <= cap:
+        number = sum(queries.fits(job, where) for job in self._tables.jobs.values())
+        if queries.is_tallied(where) or number <= cap:
             return Count(number)
         return Count(cap, exact=False)
 
@@ -546,12 +542,6 @@ class Memory(Engine[Transaction]):
     @locked
     def tasks(self) -> list[TaskInfo]:
         return [task for _, task in sorted(self._tables.tasks.items())]
-
-    @locked
-    def next_due(self) -> int | None:
-        times = [job.due_at for job in self._tables.jobs.values() if job.due_at is not None]
-        due_in = max(0, min(times) - self.now()) if times else None
-        return None if due_in == 0 and self._move is not None else due_in
 
     # --- schedules, workers, clients ----------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 
 from packhorse.core.errors import StorageUnavailable
 from packhorse.storage.fork_hook import reset_after_fork
-from packhorse.storage.meter import Meter
+from packhorse.storage.metrics import CallMetrics
 
 
 class Lendable(Protocol):
@@ -50,7 +50,7 @@ class Pool(Generic[L]):
         prepare: Callable[[L], None],
         may_pass: Callable[[Exception, bool], bool],
     ) -> None:
-        self.meter = Meter()
+        self.meter = CallMetrics()
         self._place = place
         self._size = size
         self._patience = patience  # seconds

@@ -1,8 +1,7 @@
-"""The plain data that goes into a storage and comes out of it, besides jobs, outcomes and events.
+"""Plain data that goes into a storage and comes out of it, besides jobs, outcomes and events.
 
-Frozen, in the order of the groups of `contract.py`. Every storage answers with these, and they go to a manager and come
-back as they are (`wire.py`): a field that is added needs a default.
-"""
+All frozen, in the order of the groups of `contract.py`. Remote workers exchange these records with their manager
+(`rpc.py`), so a new field needs a default."""
 
 from __future__ import annotations
 
@@ -21,11 +20,11 @@ from packhorse.core.event import Kind, Subject
 from packhorse.core.job import HELD, Job, NewJob, Operation, Reason, State, Token, is_legal
 from packhorse.core.metrics import CAUSE_LEVELS, DAYS, HOURS, LEVELS, MINUTES, Level
 
-# --- in and out ---------------------------------------------------------------------------------------------------
+# --- jobs ---------------------------------------------------------------------------------------------------------
 
 
 class Placement(StrEnum):
-    """What became of a job that was to be added."""
+    """What became of a new job."""
 
     ADDED = "added"
     KEPT = "kept"  # the id or the unique key was there already; that job stays as it was
@@ -33,7 +32,7 @@ class Placement(StrEnum):
 
 
 class Enqueued(msgspec.Struct, frozen=True, gc=False):
-    """The answer to one enqueued job: the id that now stands for it."""
+    """The result for one new job: the id of the job that stands for it."""
 
     job_id: str
     placement: Placement = Placement.ADDED
@@ -44,8 +43,8 @@ class Enqueued(msgspec.Struct, frozen=True, gc=False):
 
 
 class Argument(msgspec.Struct, frozen=True):
-    """A value somewhere in a job's arguments: `path` leads there through objects, and of a list any member will do.
-    `value` is as a user writes it; `storage/argument.py` says when it is there."""
+    """A value in the arguments of a job: `path` leads to it through objects; in a list, any member matches. `value` is
+    as a user writes it; see `storage/argument_filter.py`."""
 
     path: tuple[str, ...]
     value: str
@@ -57,7 +56,7 @@ class Argument(msgspec.Struct, frozen=True):
 
 
 class Filter(msgspec.Struct, frozen=True):
-    """Which jobs are meant; what is None or empty does not matter. All conditions must hold. Limits are within."""
+    """Which jobs are wanted. All conditions must hold; None and empty mean any. Limits are inclusive."""
 
     states: frozenset[State] = frozenset()
     queue: str | None = None
@@ -75,29 +74,29 @@ class Filter(msgspec.Struct, frozen=True):
     max_attempts: int | None = None
     min_took: int | None = None  # how long the latest attempt ran, or runs: see `Job.took`
     max_took: int | None = None
-    min_waited: int | None = None  # how long it was in line before that, or is
+    min_waited: int | None = None  # how long it was queued before that, or is
     max_waited: int | None = None
-    asked_at: int | None = None  # until then what runs or is in line has taken its time; None: that is left out
-    forced: bool = False  # only jobs that go before all others, and past a pause
+    asked_at: int | None = None  # counts running and queued jobs up to this time; None: leaves them out
+    forced: bool = False  # only forced jobs
     created_from: int | None = None
     created_to: int | None = None
-    id: str | None = None  # it begins so, letter by letter
+    id: str | None = None  # it begins with this
     args: tuple[Argument, ...] = ()
-    error: str | None = None  # found in the error, whatever the case
-    text: str | tuple[str, ...] | None = None  # found in id, task, arguments or error, whatever the case; several: each
-    order: str | None = None  # "created": by the newest, whatever the states; else each list has its natural order
+    error: str | None = None  # found in the error, ignoring case
+    text: str | tuple[str, ...] | None = None  # found in id, task, arguments or error, ignoring case; several: all
+    order: str | None = None  # "created": the newest first, in any state; else the natural order of the list
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The texts that must all be found."""
+        """All texts that must be found."""
         if self.text is None:
             return ()
         return (self.text,) if isinstance(self.text, str) else self.text
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Some of the jobs that were asked for. `next` continues; it may be set although `jobs` is short or empty,
-    because one call looks at a bounded number of jobs."""
+    """One page of jobs. `next` continues; it may be set although `jobs` is short or empty, because one call looks at a
+    bounded number of jobs."""
 
     jobs: list[Job]
     next: str | None = None
@@ -111,7 +110,7 @@ class Count(msgspec.Struct, frozen=True):
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """How many jobs of one task stand in one state of one queue, kept up to date by every change."""
+    """How many jobs of one task are in one state of one queue. Every change updates it."""
 
     queue: str
     task: str
@@ -120,17 +119,16 @@ class Tally(msgspec.Struct, frozen=True):
 
 
 def look_into(lines: int) -> int:
-    """How many jobs of each of so many lines are looked at for the one that has waited longest.
+    """How deep `queues` looks into each of this many lines for the job that has waited longest.
 
-    The line of a rank is in the order of arrival. A job that was to run at once, and has been in line since it was
-    created, has waited longer than all behind it: if such a one is the first, nothing else is looked at. One that has
-    come back, or was not due before, keeps the place of its arrival however short it has waited: if such a one is the
-    first, the oldest is sought among the first hundred; among fewer where more than a hundred lines begin so, and where
-    more than a thousand do, it is the first again.
+    The line of a rank is in order of arrival. A job that was queued when it was created has waited longer than all
+    behind it: if it is the first, nothing else is read. A job that came back to the line, or was scheduled before,
+    keeps the place of its arrival however short it has waited: if it is the first, the oldest is sought among the first
+    hundred. With more than a hundred such lines it is sought among fewer, and with more than a thousand the first one
+    counts.
 
     >>> look_into(1), look_into(400), look_into(1_000), look_into(1_001)
-    (100, 25, 10, 1)
-    """
+    (100, 25, 10, 1)"""
     return 1 if lines > 1_000 else min(100, 10_000 // max(1, lines))
 
 
@@ -142,41 +140,41 @@ class QueueInfo(msgspec.Struct, frozen=True):
     paused_at: int | None = None
     paused_by: str | None = None
     paused_why: str | None = None
-    paused_until: int | None = None  # None: until somebody resumes it
-    oldest_queued_at: int | None = None  # since when the oldest job in line waits; see `look_into`
+    paused_until: int | None = None  # None: until an operator resumes it
+    oldest_queued_at: int | None = None  # since when the oldest queued job waits; see `look_into`
 
     @property
     def is_paused(self) -> bool:
         return self.paused_at is not None
 
     def is_over(self, now: int) -> bool:
-        """Is it paused still, although the time for which it was is over?"""
+        """Return whether it is still paused although the time of the pause is over."""
         return self.is_paused and self.paused_until is not None and self.paused_until <= now
 
     def stays(self, duration: int | None, now: int) -> bool:
-        """Is it paused, and stays as it is, although somebody wants a pause for so long? One without an end takes the
-        place of one that has an end, and any that of one whose time is over."""
+        """Return whether a new pause of this duration changes nothing. A pause without an end replaces one that has an
+        end; any pause replaces one that is over."""
         return self.is_paused and not self.is_over(now) and (duration is not None or self.paused_until is None)
 
 
 PAUSE_IS_OVER = "its time is over"
-"""Why a queue was resumed that nobody has resumed."""
+"""Why a queue was resumed without an operator."""
 
 
 class TaskInfo(msgspec.Struct, frozen=True):
-    """A task name that somebody enqueued or a worker announced."""
+    """A task that was enqueued or that a worker announced."""
 
     name: str
     queue: str
     options: dict[str, Any] = {}
-    announced_at: int | None = None  # None: no worker has ever said that it knows this task
+    announced_at: int | None = None  # None: no worker has announced this task
 
 
-# --- steering -----------------------------------------------------------------------------------------------------
+# --- operators -----------------------------------------------------------------------------------------------------
 
 
 class JobVersion(msgspec.Struct, frozen=True, gc=False):
-    """How a job was when somebody chose it, so that what is done to it later is done to what was seen."""
+    """The version of a job that an operator saw, so that an action applies to what was seen."""
 
     state: State
     updated_at: int
@@ -187,33 +185,32 @@ class JobVersion(msgspec.Struct, frozen=True, gc=False):
         return cls(job.state, job.updated_at, job.fence)
 
     def is_still(self, job: Job) -> bool:
-        """Has nothing happened to it since? That a held one goes on in the same hands, begins and gives signs of life,
-        is nothing."""
+        """Return whether the job has not changed since. Start and check-ins of a held job are no change."""
         if job.state in HELD and self.state in HELD:
             return job.fence == self.fence
         return job.state is self.state and job.updated_at == self.updated_at
 
 
 class ActionResult(msgspec.Struct, frozen=True):
-    """The answer to steering one job. `state` is its state now; None: there is no such job."""
+    """The result of an operator action on one job. `state` is its state now; None: the job does not exist."""
 
     job_id: str
     changed: bool
     state: State | None = None
-    conflict: str | None = None  # the job that holds the unique key which this one would need again
-    stale: bool = False  # it is no longer as it was seen, and was left alone
+    conflict: str | None = None  # the job that holds the unique key of this one
+    stale: bool = False  # it has changed since it was seen, and was left alone
 
 
 def left_alone(operation: Operation, job: Job, seen: JobVersion | None) -> ActionResult | None:
-    """The answer for a job to which this is not done: it is not as it was seen, or its state does not allow it. None:
-    it may be done. Storages ask under the job's lock."""
+    """Return the result for a job that stays as it is: it is not as `seen`, or its state does not allow the operation.
+    None: go ahead. Called under the job's lock."""
     if seen is not None and not seen.is_still(job):
         return ActionResult(job.id, False, job.state, stale=True)
     return None if is_legal(operation, job.state) else ActionResult(job.id, False, job.state)
 
 
 def seen_by_id(job_ids: Sequence[str], seen: Sequence[JobVersion]) -> dict[str, JobVersion]:
-    """What was seen of each; of none, if nothing was."""
+    """The version of each job that was seen; empty if none was given."""
     return dict(zip(job_ids, seen, strict=True)) if seen else {}
 
 
@@ -221,20 +218,20 @@ def seen_by_id(job_ids: Sequence[str], seen: Sequence[JobVersion]) -> dict[str, 
 
 
 TELLS_RESULTS = "tells_results"
-"""In the `info` of a foreman: does its app have result handlers?"""
+"""In the `info` of a foreman: whether its app has result handlers."""
 LEASE_S = "lease_s"
-"""Where the record of a foreman or a worker says for how many seconds it may be silent. Storages read it, too."""
+"""In the `info` of a foreman or worker: for how many seconds it may be silent. Storages read it."""
 _LONGEST_LEASE_S = 86_400  # as the settings allow
 START = "start"
-"""Where such a record tells one start of a process from the next: any text that is new with each."""
+"""In the same `info`: a text that is new with each start of a process."""
 USUAL_LEASE = 15 * SECOND
 BY_TURNS, BY_AGE = "turns", "created"
-"""The orders in which queues of one rank are served: each in its turn, or the one with the oldest job first."""
-JOINED_ANEW = "its worker joined anew; the process before had fallen silent"
+"""In which order workers serve queues of one rank: in turns, or the queue with the oldest job first."""
+JOINED_ANEW = "its worker joined again; the process before was silent"
 
 
 class WorkerInfo(msgspec.Struct, frozen=True):
-    """A process that runs jobs, or a foreman. `id` is random for every start of ours; host and pid are for people."""
+    """A worker process, or a foreman. `id` is random for every start; host and pid are for people."""
 
     id: str
     subject: Subject = Subject.WORKER
@@ -244,39 +241,39 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     queues: list[str] = []
     concurrency: int = 0
     info: dict[str, Any] = {}
-    report: dict[str, Any] = {}  # what it is doing, overwritten by each heartbeat
+    report: dict[str, Any] = {}  # what it is doing; each heartbeat overwrites it
     joined_at: int = 0
     beat_at: int = 0
 
     @property
     def code_version(self) -> str | None:
-        """The version of the user's own code that it runs, if it was told one."""
+        """The version of the user's own code, if it is known."""
         told = self.info.get("code_version")
         return told if isinstance(told, str) else None
 
     def told(self, /, **facts: Any) -> dict[str, Any]:
-        """What an event about it tells: these facts, and its record without what heartbeats overwrite."""
+        """Facts for an event about it: these, and its record without what heartbeats overwrite."""
         lasting = [name for name in self.__struct_fields__ if name not in ("subject", "report", "beat_at")]
         record = {name: getattr(self, name) for name in lasting}
         return {**facts, "object": {**record, "subject": self.subject.value}}
 
     def lease_for(self, looker: int) -> int:
-        """How long it may be silent before somebody with this lease believes it dead: never less than it says itself.
-        One of an older program does not say."""
+        """How long it may be silent before a process with this lease takes it for dead: at least its own lease, if it
+        has one."""
         told = self.info.get(LEASE_S)
         if not isinstance(told, int | float) or told != told:
             return looker
         return max(looker, round(max(0, min(told, _LONGEST_LEASE_S)) * SECOND))
 
     def is_beating(self, first: int, last: int, lease: int) -> bool:
-        """Does it live, for somebody with this lease who looked at some time between these two? A beat far in the
-        future is a clock that was wrong: it would keep a dead worker alive for ever."""
+        """Return whether it is alive for a process with this lease that looked between `first` and `last`. A beat far
+        in the future comes from a wrong clock, and would keep a dead worker alive indefinitely."""
         lease = self.lease_for(lease)
         return first - lease <= self.beat_at <= last + 2 * lease
 
     def takes_over(self, holder: WorkerInfo | None, now: int, lease: int) -> bool:
-        """Joining under this id, which the holder has: are the holder's jobs to be taken back first? Not if there is no
-        holder, or if it is this very process, whose call was repeated. Raises WorkerExists while the holder lives."""
+        """Return whether joining under the id of this holder first takes back its jobs. Not if there is no holder, or
+        if it is this very process, repeating the call. Raises `WorkerExists` while the holder is alive."""
         if holder is None or self._is_process_of(holder):
             return False
         if holder.is_beating(now, now, lease):
@@ -284,7 +281,7 @@ class WorkerInfo(msgspec.Struct, frozen=True):
         return True
 
     def check_given_up_by(self, foreman: str | None, now: int) -> None:
-        """Raises WorkerExists if it lives and this is neither its foreman nor itself: others cannot know that it is
+        """Raise `WorkerExists` if it is alive and this is neither its foreman nor itself: others cannot know that it is
         dead."""
         is_its_own = foreman is not None and foreman in (self.id, self.foreman)
         if not is_its_own and self.is_beating(now, now, USUAL_LEASE):
@@ -294,14 +291,14 @@ class WorkerInfo(msgspec.Struct, frozen=True):
         return self.info.get(START) is not None and self.info.get(START) == holder.info.get(START)
 
     def brings_version(self, others: Iterable[WorkerInfo]) -> bool:
-        """Is it a worker with a version of the code that none of the others has?"""
+        """Return whether it is a worker with a version of the code that no other worker has."""
         version = self.code_version
         is_told = version is not None and self.subject is Subject.WORKER
         return is_told and all(each.code_version != version for each in others if each.subject is Subject.WORKER)
 
 
 class AbortRequest(msgspec.Struct, frozen=True):
-    """A held job that should end."""
+    """A held job that should stop."""
 
     token: Token
     reason: Reason
@@ -311,26 +308,25 @@ class HeartbeatReply(msgspec.Struct, frozen=True):
     """The answer to a heartbeat."""
 
     now: int
-    unknown: list[str]  # owners that the storage does not know, or no longer: they must join anew
+    unknown: list[str]  # owners that the storage does not know: they must join again
     stops: list[AbortRequest]
 
 
 class PollResult(msgspec.Struct, frozen=True):
-    """What a foreman has to see to, and when; all of one moment. The times are microseconds from then on, 0 when it is
-    time already. They are None when nothing comes, and when it is time but nothing may be done, because the storage is
-    moved."""
+    """What a foreman has to do, and when; all of one moment. The times are in microseconds from then; 0 means now.
+    None: nothing comes, or it is time but the storage is closed."""
 
     now: int  # the storage's clock
-    stops: bool = False  # one of the crew holds a job that should stop
-    queued: bool = False  # a job is in line, of whatever queue
-    ordered: bool = False  # there is an order for the foreman, or there may be one
-    looked_to: int = 0  # no order up to this event is missing in that, nor will one come; 0: one may still come
+    stops: bool = False  # one of its workers holds a job that should stop
+    queued: bool = False  # a job is queued, in any queue
+    ordered: bool = False  # there is, or may be, an order for the foreman
+    looked_to: int = 0  # no order up to this event is missing or will come later; 0: one may
     due_in: int | None = None  # the next scheduled or retrying job
-    expires_in: int | None = None  # the next job that will have waited or lived for too long
+    expires_in: int | None = None  # the next job that expires
     ticks_in: int | None = None  # the next slot of a schedule
     resumes_in: int | None = None  # the next end of a pause
-    moved: bool = False  # the storage bears the mark of a move
-    held: bool = False  # a worker, of whatever foreman or of none, has a job in its hands
+    moved: bool = False  # the storage has the mark of a move
+    held: bool = False  # any worker of any foreman holds a job
     order: str = BY_TURNS  # how queues of one rank are served, by all workers of this storage
 
 
@@ -341,16 +337,16 @@ class CheckIn(msgspec.Struct, frozen=True):
     message: str | None = None
     progress: int | None = None
     progress_text: str | None = None
-    is_logged: bool = False  # what it says is in the job's log already
+    is_logged: bool = False  # the job's log has it already
 
 
 class CheckInAnswer(StrEnum):
     GO_ON = "go_on"
-    STOP = "stop"  # an abort was asked
-    STALE = "stale"  # the job belongs to somebody else by now
+    STOP = "stop"  # an abort was requested
+    STALE = "stale"  # the job belongs to another worker now
 
 
-NOBODY_HOLDS = "it was held by nobody"
+NOBODY_HOLDS = "it had no owner"
 """Why a job was taken back that was reserved or running and had no owner."""
 
 
@@ -363,8 +359,8 @@ class Rescued(msgspec.Struct, frozen=True):
 
 
 class ClientInfo(msgspec.Struct, frozen=True):
-    """Somebody who enqueues or subscribes; it goes when it has been silent for too long. `subscriptions` is told by
-    `clients`: the number of jobs whose outcome it wants and has not acknowledged."""
+    """A process that enqueues or subscribes; it is pruned when it has been silent for too long. `clients` fills in
+    `subscriptions`: the number of jobs whose outcome it wants and has not acknowledged."""
 
     id: str
     name: str = ""
@@ -375,14 +371,14 @@ class ClientInfo(msgspec.Struct, frozen=True):
 
 
 MOST_MISSED = 500
-"""Jobs that the event of a client that timed out names, so that it can want them again when it is back."""
+"""How many jobs the event of a client that timed out names, so that the client can subscribe to them again."""
 
 
 # --- schedules ----------------------------------------------------------------------------------------------------
 
 
 class ScheduleInfo(msgspec.Struct, frozen=True):
-    """A recurring plan. `next_at` is the slot that the next tick stands for."""
+    """A recurring job. `next_at` is the slot of the next tick."""
 
     name: str
     task: str
@@ -391,7 +387,7 @@ class ScheduleInfo(msgspec.Struct, frozen=True):
     args: str = "{}"
     queue: str | None = None
     options: dict[str, Any] = {}
-    missed: str = "one"  # none | one | all: what to do about slots that passed while nobody was there
+    missed: str = "one"  # none | one | all: which of the slots that passed while no foreman was there tick
     overlap: str = "allow"  # allow | skip: when the last job is still unfinished
     next_at: int = 0
     last_at: int | None = None
@@ -401,11 +397,11 @@ class ScheduleInfo(msgspec.Struct, frozen=True):
     updated_at: int = 0
 
     def is_same_plan(self, old: ScheduleInfo) -> bool:
-        """Do both mean the same moments?"""
+        """Return whether both have the same times."""
         return (self.cron, self.tz) == (old.cron, old.tz)
 
     def following(self, old: ScheduleInfo | None) -> ScheduleInfo:
-        """This schedule written over `old`: history and pause stay, and the next slot if the plan is the same."""
+        """This schedule stored over `old`: it keeps history and pause, and the next slot if the times are the same."""
         if old is None:
             return self
         return replace(
@@ -418,17 +414,17 @@ class ScheduleInfo(msgspec.Struct, frozen=True):
         )
 
     def is_due(self, slot: int, now: int) -> bool:
-        """May a tick stand for this slot now? Not if it is paused, or another foreman was first."""
+        """Return whether this slot may tick now. Not if the schedule is paused, or another foreman was first."""
         return self.paused_at is None and self.next_at == slot <= now
 
     def ticked(self, slot: int, next_at: int, ticks: Sequence[Tick], enqueued: Sequence[Enqueued]) -> ScheduleInfo:
-        """After these ticks, which brought these jobs."""
+        """The schedule after these ticks, which enqueued these jobs."""
         last_at = max([slot, *(one.slot for one in ticks)])
         last_job_id = enqueued[-1].job_id if enqueued else self.last_job_id
         return replace(self, next_at=next_at, last_at=last_at, last_job_id=last_job_id)
 
     def turned(self, paused: bool, now: int, by: str | None) -> ScheduleInfo | None:
-        """Paused or resumed; None if it is so already."""
+        """The schedule paused or resumed; None if it is so already."""
         if (self.paused_at is not None) == paused:
             return None
         return replace(self, paused_at=now if paused else None, paused_by=by if paused else None)
@@ -445,7 +441,8 @@ class Tick(msgspec.Struct, frozen=True):
 
 
 def told_ticks(ticks: Sequence[Tick], jobs: Sequence[NewJob], enqueued: Sequence[Enqueued]) -> list[Tick]:
-    """The ticks as they turned out: a job for which a twin stands in was skipped in favour of that one."""
+    """The ticks with their real outcome: a job that was kept out by its unique key was skipped in favour of the
+    holder."""
     answers = {new.id: answer for new, answer in zip(jobs, enqueued, strict=False)}
     told = []
     for one in ticks:
@@ -457,15 +454,15 @@ def told_ticks(ticks: Sequence[Tick], jobs: Sequence[NewJob], enqueued: Sequence
 
 
 def skipped_ticks(ticks: Sequence[Tick]) -> list[Tick]:
-    """The ticks of jobs that another of their kind kept out."""
+    """The ticks of jobs that were refused for their unique key."""
     return [replace(one, outcome="skipped", job_id=None) for one in ticks]
 
 
-# --- records ------------------------------------------------------------------------------------------------------
+# --- history ------------------------------------------------------------------------------------------------------
 
 
 class EventFilter(msgspec.Struct, frozen=True):
-    """Which events are meant; what is None or empty does not matter."""
+    """Which events are wanted; None and empty mean any."""
 
     job_id: str | None = None
     subject: Subject | None = None
@@ -485,39 +482,38 @@ class LogKind(StrEnum):
 
 
 def log_kind(word: object) -> LogKind:
-    """The kind of a stored line; a plain one, if somebody has garbled that."""
+    """The kind of a stored line; `log` if the stored word is unknown."""
     return _LOG_KINDS.get(word, LogKind.LOG)
 
 
 _LOG_KINDS: dict[object, LogKind] = {kind.value: kind for kind in LogKind}
 
 LONGEST_LINE = 10_000
-"""Characters of a log line that are kept."""
+"""How many characters of a log line are kept."""
 _DROPPED = re.compile(r"… (\d+) earlier lines were dropped …")
 
 
 def dropped_lines(number: int) -> str:
-    """Stands in a log in the place of so many lines.
+    """The message that replaces this many dropped lines in a log.
 
     >>> dropped_lines(2001)
-    '… 2001 earlier lines were dropped …'
-    """
+    '… 2001 earlier lines were dropped …'"""
     return f"… {number} earlier lines were dropped …"
 
 
 def dropped_in(message: str) -> int:
-    """How many lines this one stands for; 0: it is none of ours."""
+    """How many dropped lines this message stands for; 0: it is an ordinary line."""
     found = _DROPPED.fullmatch(message)
     return int(found[1]) if found else 0
 
 
 def lost_with(messages: Iterable[str]) -> int:
-    """How many lines of a job are lost when these go: some may stand for others."""
+    """How many lines are lost with these messages, some of which may stand for others."""
     return sum(dropped_in(message) or 1 for message in messages)
 
 
 class LogLevel(StrEnum):
-    """How grave a line is. What a job says in passing, its progress and its check-ins, is as `debug` is."""
+    """How severe a line is. Progress and check-ins count as `debug`."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -525,29 +521,28 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
     def reaches(self, least: LogLevel) -> bool:
-        """Is it this level, or above it?"""
+        """Return whether it is this level, or above it."""
         return _RISING.index(self) >= _RISING.index(least)
 
 
 _RISING = tuple(LogLevel)
 _LEVELS = {**{level.value: level for level in LogLevel}, "critical": LogLevel.ERROR}
-_LOGGED = re.compile(r"([a-z]+) \S+: ")  # as `worker/capture.py` writes what comes by Python's logging
+_LOGGED = re.compile(r"([a-z]+) \S+: ")  # as the worker writes what comes from Python's logging
 
 
 class LogLine(msgspec.Struct, frozen=True):
-    """A line that a job wrote. Who writes it down says in which attempt that was, and how long ago; the storage gives
-    it its time and its id."""
+    """A line that a job wrote. The writer says in which attempt and how long ago; the storage adds time and id."""
 
     message: str
     kind: LogKind = LogKind.LOG
     at: int = 0
-    attempt: int = 0  # when it is written: 0 is the present one
+    attempt: int = 0  # 0 when it is written: the present one
     id: int = 0
     ago: int = 0
 
     @property
     def level(self) -> LogLevel:
-        """By its kind, and by the word with which a line of Python's logging begins; else `info`."""
+        """By its kind, and by the level at the beginning of a line from Python's logging; else `info`."""
         if self.kind is not LogKind.LOG:
             return LogLevel.ERROR if self.kind is LogKind.ERROR else LogLevel.DEBUG
         logged = _LOGGED.match(self.message)
@@ -555,7 +550,7 @@ class LogLine(msgspec.Struct, frozen=True):
 
 
 class FailureGroup(msgspec.Struct, frozen=True):
-    """All failures of one cause, told as one. Versions are those of the user's own code, as far as they were told."""
+    """All failures of one cause. Versions are those of the user's own code, as far as they are known."""
 
     cause: str
     task: str
@@ -565,12 +560,12 @@ class FailureGroup(msgspec.Struct, frozen=True):
     first_at: int
     last_at: int
     last_job_id: str
-    silenced_until: int | None = None  # somebody knows of it, and does not want to be told before then
+    silenced_until: int | None = None
     silenced_by: str | None = None
-    first_version: str | None = None  # None: the first failure told none
-    last_version: str | None = None  # of the last failure that told one
+    first_version: str | None = None  # None: unknown
+    last_version: str | None = None  # of the last failure whose version is known
     silenced_version: str | None = None  # the silence ends with the first failure of another version
-    counts: dict[int, int] = {}  # how many in each interval, by its beginning, if they were asked for
+    counts: dict[int, int] = {}  # by the start of each interval, if requested
 
     def is_silenced(self, now: int) -> bool:
         if self.silenced_until is None:
@@ -579,14 +574,14 @@ class FailureGroup(msgspec.Struct, frozen=True):
 
     @property
     def has_silence(self) -> bool:
-        """Was it silenced, be it over or not?"""
+        """Return whether it was silenced, also if the silence is over."""
         return self.silenced_until is not None or self.silenced_version is not None
 
     def known_version(self) -> str:
-        """The version that it was last seen with; BadValue if no failure has told one."""
+        """The version of its last failure; `BadValue` if none is known."""
         if self.last_version is None:
             raise BadValue(
-                "no failure of this cause has told the version of its code",
+                "no failure of this cause has a version of its code",
                 hint="set code_version for your workers (PACKHORSE_CODE_VERSION), or silence it for a time",
             )
         return self.last_version
@@ -601,7 +596,7 @@ class FailureGroup(msgspec.Struct, frozen=True):
 
 
 class Span(StrEnum):
-    """How far a chart looks back, and so how fine its points are."""
+    """How far a chart looks back, which sets how fine its points are."""
 
     TWO_HOURS = "2h"  # a point a minute
     TWO_DAYS = "48h"  # a point an hour
@@ -613,12 +608,13 @@ class Span(StrEnum):
 
     @property
     def level(self) -> Level:
-        """The fineness of its points."""
+        """The level of its points."""
         return {"2h": MINUTES, "48h": HOURS, "90d": DAYS}[self.value]
 
     @property
     def levels(self) -> list[str]:
-        """The names of the levels that its points are made of: its own, and the finer ones not yet folded into it."""
+        """The names of the levels that make up its points: its own, and the finer ones that are not folded into it
+        yet."""
         return [level.name for level in LEVELS if level.width <= self.level.width]
 
     @property
@@ -630,11 +626,10 @@ class Span(StrEnum):
 class Point(msgspec.Struct, frozen=True):
     """What happened to one task of one queue in one interval.
 
-    `values` has the counts `added, completed, failed, dead, aborted, halted`, `retried` of jobs that had ended, and
+    `values` has the counts `added, completed, failed, dead, aborted, halted`; `retried` of jobs that had ended;
     `deleted`, `moved_out` and `moved_in` (from one queue to another) of those that had not; the sums `ran` and `waited`
-    (microseconds); and how many attempts had waited, and ran, for at most so long and longer than the step before:
-    `wait_1ms`, `wait_1.5ms` … `run_100000s`, `run_longer`.
-    """
+    (microseconds); and how many attempts waited, and ran, for at most so long and longer than the step before:
+    `wait_1ms`, `wait_1.5ms` … `run_100000s`, `run_longer`."""
 
     at: int
     queue: str
@@ -652,7 +647,7 @@ class Retention(msgspec.Struct, frozen=True):
     clients: int = HOUR
 
     def at_least(self, other: Retention) -> Retention:
-        """The longer of both, of everything."""
+        """For each of them the longer of both."""
         longer = {name: max(getattr(self, name), getattr(other, name)) for name in self.__struct_fields__}
         return Retention(**longer)
 
@@ -662,7 +657,7 @@ class Retention(msgspec.Struct, frozen=True):
 
 
 class Pruned(msgspec.Struct, frozen=True):
-    """What `prune` removed. `more` says that it stopped at its limit and should be called again."""
+    """What `prune` removed. `more`: it stopped at its limit and should be called again."""
 
     jobs: int = 0
     events: int = 0
@@ -671,8 +666,8 @@ class Pruned(msgspec.Struct, frozen=True):
 
 
 class OperationTimes(msgspec.Struct, frozen=True):
-    """How one kind of call has gone in this process, in microseconds. `wait` is the time before the storage was
-    free for it (a lock, a connection): contention. `run` is the storage's own time: load."""
+    """How long one kind of call took in this process, in microseconds. `wait` is the time until the storage was free (a
+    lock, a connection): contention. `run` is the storage's own time: load."""
 
     name: str
     calls: int
@@ -684,8 +679,8 @@ class OperationTimes(msgspec.Struct, frozen=True):
 
 
 class OperationSums(msgspec.Struct, frozen=True):
-    """The same with sums in the place of means: what several processes have measured can be put together, and what came
-    since somebody looked last can be told."""
+    """The same as sums, so that the numbers of several processes can be added, and the difference to an earlier report
+    be taken."""
 
     name: str
     calls: int
@@ -709,8 +704,8 @@ class OperationSums(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """How the storage is. `problems` are sentences for people; an empty list means well. `notes` are what is good to
-    know and can wait."""
+    """The state of a storage. `problems` are sentences for people; empty means healthy. `notes` are good to know and
+    can wait."""
 
     kind: str
     url: str  # without passwords

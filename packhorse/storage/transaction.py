@@ -104,8 +104,8 @@ class Transaction(Protocol):
         ...
 
     def unowned_jobs(self, limit: int) -> list[Job]:
-        """Return reserved and running jobs without an owner, which somebody has changed by hand. Looking for them is
-        expensive, so a storage may skip it in most calls (`storage/unowned.py`)."""
+        """Return reserved and running jobs without an owner, changed by hand or by a bug. Looking for them is
+        expensive, so a storage may skip it in most calls (`storage/unowned_jobs.py`)."""
         ...
 
     def prunable_jobs(self, state: State, before: int, limit: int) -> list[Job]:
@@ -181,23 +181,9 @@ class Transaction(Protocol):
         """Store these events. A job that they are about was read or changed in this transaction."""
         ...
 
-    def add_log_lines(self, job: Job, lines: Sequence[LogLine], keep: int) -> None:
-        """Add lines, with time and attempt, to a job's log. Above `keep` lines drop the oldest; the first of the rest
-        says how many are gone (`records.dropped_lines`)."""
-        ...
-
     def silence(self, cause: str, until: int | None, by: str | None, version: str | None) -> tuple[str, bool] | None:
         """Set or clear (all None) the silence of the failures of this cause. Return their task and whether they had a
         silence before; None: no failure has this cause."""
-        ...
-
-    def prune_history(self, before: int, limit: int) -> tuple[int, bool]:
-        """Delete events, ticks, replaced calls and failure groups from `before` or earlier, up to `limit` of each. The
-        newest event stays. Return how many events went, and whether there are more."""
-        ...
-
-    def fold_measures(self, level: Level, into: Level | None, before: int) -> None:
-        """Add the numbers of this level up to `before` to a coarser level and delete them. None: only delete them."""
         ...
 
     # --- wake-up ----------------------------------------------------------------------------------------------------
@@ -207,10 +193,25 @@ class Transaction(Protocol):
         ...
 
 
-class ReservingTransaction(Transaction, Protocol):
-    """What the engine's own `reserve` needs besides. A storage that brings its own reserve does not supply it."""
+class FullTransaction(Transaction, Protocol):
+    """What the engine's own `reserve`, `check_in`, `append_log`, `prune` and `roll_up` need besides. A storage that has
+    its own versions of these does not supply it."""
 
     def lines(self, queues: Collection[str], limit: int) -> dict[int, dict[str, list[Job]]]:
         """Return the queued jobs of these queues by rank and queue, up to `limit` of each, the oldest first. A paused
         queue has only forced jobs."""
+        ...
+
+    def add_log_lines(self, job: Job, lines: Sequence[LogLine], keep: int) -> None:
+        """Add lines, with time and attempt, to a job's log. Above `keep` lines drop the oldest; the first of the rest
+        says how many are gone (`records.dropped_lines`)."""
+        ...
+
+    def prune_history(self, before: int, limit: int) -> tuple[int, bool]:
+        """Delete events, ticks, replaced calls and failure groups from `before` or earlier, up to `limit` of each. The
+        newest event stays. Return how many events went, and whether there are more."""
+        ...
+
+    def fold_measures(self, level: Level, into: Level | None, before: int) -> None:
+        """Add the numbers of this level up to `before` to a coarser level and delete them. None: only delete them."""
         ...

@@ -1,13 +1,13 @@
-"""For the tests of people who use Packhorse: their jobs run here and now, in the test's own process.
+"""For the tests of Packhorse's users: jobs run immediately, in the test's own process.
 
     with testing(app) as t:
         order_book(7)
         t.assert_enqueued(send_notice, {"user_id": 7})
         t.drain()
 
-Nothing is played: jobs are stored, reserved, run and finished by the code that a worker runs, on a storage in memory
-with a clock that the test turns. Only what needs other processes is missing: no time limit is enforced, no child is
-started, nobody dies.
+Nothing is faked: the worker's own code stores, reserves, runs and finishes the jobs, on a storage in memory with a
+clock that the test turns. Only what needs other processes is missing: no time limit is enforced, no child process
+starts, no worker dies.
 """
 
 from __future__ import annotations
@@ -45,48 +45,48 @@ from packhorse.monitor.text import span_text
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.records import Filter, WorkerInfo
 from packhorse.worker import attempt
-from packhorse.worker.admission import UNKNOWN_WAIT
-from packhorse.worker.capture import capture_logging
-from packhorse.worker.finisher import Finisher
+from packhorse.worker.fetcher import UNKNOWN_WAIT
+from packhorse.worker.finisher import OutcomeQueue
 from packhorse.worker.held_job import HeldJob, WorkerStop
-from packhorse.worker.job_log_writer import JobLogWriter
+from packhorse.worker.job_log import JobLogWriter
+from packhorse.worker.logging import capture_logging
 from packhorse.worker.middleware import Chain, compose
-from packhorse.worker.outcomes import of_told
+from packhorse.worker.outcomes import of_stopped
 from packhorse.worker.queues import ServedQueues
-from packhorse.worker.results import Ended, HandlerCall, ResultHandlers
+from packhorse.worker.results import EndedJob, HandlerCall, ResultHandlers
 
 T = TypeVar("T")
 
 MOST_RUNS = 10_000
-"""After so many attempts in one `drain` without a limit, something enqueues itself for ever."""
+"""After so many attempts in one `drain` without a limit, a task seems to enqueue itself without end."""
 MOST_MOMENTS = 10_000
-"""The most slots of schedules and delays that one `turn` passes."""
+"""The most slots of schedules and delays in one `turn`."""
 _OWNER = "testing"
 _DELAYED = frozenset({SCHEDULED, RETRYING})
 _SHOWN = 10
 
 
 @contextmanager
-def testing(app: Packhorse, *, now: datetime | None = None) -> Iterator[Rehearsal]:  # noqa: PT028 - it is not a test
-    """Keep the app's jobs in memory for the length of a `with` block, under a clock that stands still until it is
-    turned. `now` is what it shows at first; else the time of this machine."""
+def testing(app: Packhorse, *, now: datetime | None = None) -> Iterator[JobTester]:  # noqa: PT028 - it is not a test
+    """Keep the app's jobs in memory inside a `with` block, under a clock that stands still until it is turned. It
+    starts at `now`, by default the time of this machine."""
     shown = ManualClock(clock.now() if now is None else from_datetime(now, "now"))
     with app._state.test_storage(open_storage("memory://", now=shown)):
-        yield Rehearsal(app, shown)
+        yield JobTester(app, shown)
 
 
 testing.__test__ = False  # type: ignore[attr-defined]  # else pytest would take it for one, by its name
 
 
-class Rehearsal:
-    """What `testing` hands to a test."""
+class JobTester:
+    """Runs and checks the jobs of one test; `testing` yields it."""
 
     def __init__(self, app: Packhorse, shown: ManualClock) -> None:
         self.app = app
         self._clock = shown
         self._storage = app.storage
         self._log_writer = JobLogWriter(self._storage, app.settings.keep_log_lines)
-        self._handlers = _HandlersHere(app)
+        self._handlers = _SynchronousHandlers(app)
         self._chores: list[Chore] = [
             Promote(self._storage),
             TickSchedules(self._storage),
@@ -101,12 +101,12 @@ class Rehearsal:
 
     @property
     def now(self) -> datetime:
-        """What the clock shows."""
+        """The time of the clock."""
         return to_datetime(self._clock())
 
     def turn(self, by: Duration) -> None:
-        """Turn the clock forward, as if a foreman had been there all along: delayed jobs come into line when they are
-        due, schedules tick at every slot, jobs that have waited for too long are aborted. Runs no job."""
+        """Turn the clock forward, as if a foreman had run all the time: delayed jobs become queued when they are due,
+        schedules tick at every slot, jobs that have waited for too long are aborted. Runs no job."""
         until = self._clock() + microseconds(by, "turn")
         self.tick()
         for moment in itertools.islice(self._moments(until), MOST_MOMENTS):
@@ -121,7 +121,7 @@ class Rehearsal:
         self.tick()
 
     def tick(self) -> None:
-        """Do what a foreman does from time to time: promote what is due, tick the schedules, end what has expired."""
+        """Run the foreman's chores: promote what is due, tick the schedules, end what has expired."""
         self._storage.heartbeat({_OWNER: {}})
         self.app.put_schedules()
         for chore in self._chores:
@@ -129,7 +129,7 @@ class Rehearsal:
                 pass
 
     def _moments(self, until: int) -> Iterator[int]:
-        """The next moment when a schedule ticks, a job is due or a pause ends, again and again, up to this one."""
+        """The next moment up to this one when a schedule ticks, a job is due or a pause ends, repeatedly."""
         while True:
             now, due_in = self._clock(), self._storage.next_due()
             coming = [schedule.next_at for schedule in self._storage.schedules() if schedule.paused_at is None]
@@ -145,11 +145,11 @@ class Rehearsal:
     def drain(
         self, queue: str | None = None, *, limit: int | None = None, with_retries: bool = False, raises: bool = False
     ) -> list[JobHandle[Any]]:
-        """Run the jobs that are due, in the order in which a worker would take them, until none is left; also those
-        that come in meanwhile. Answers the jobs that ran, each once.
+        """Run the jobs that are due, in the order in which a worker would take them, until none is left, including new
+        ones. Return the jobs that ran, each once.
 
-        `queue` names the only queue to run, and `limit` is the most attempts. With `with_retries` the clock is turned
-        to each next retry, snooze or delay, until every job has ended; schedules do not tick meanwhile. With `raises`
+        `queue` limits it to one queue, and `limit` is the maximum of attempts. With `with_retries` the clock is turned
+        to each next retry, snooze or delay, until every job has ended; schedules do not tick meanwhile. With `raises`,
         the first error of a task or of a result handler is raised here, once it is stored.
         """
         ran: dict[str, None] = {}
@@ -167,8 +167,8 @@ class Rehearsal:
         return [job for job in map(self.app.get_or_none, ran) if job is not None]
 
     def run(self, job: JobHandle[T] | str, *, raises: bool = False) -> JobHandle[T]:
-        """Run this job once, now, whatever it waits for and whatever waits before it. Raises WrongState if it has
-        ended; with `raises`, what the task raised."""
+        """Run this job once, now, regardless of what it waits for. Raises WrongState if it has ended; with `raises`,
+        the error of the task."""
         handle: JobHandle[T] = self.app.get(job if isinstance(job, str) else job.id)
         self.app.registry.get(handle.task)
         handle.force_start(by="the test")
@@ -176,12 +176,12 @@ class Rehearsal:
         while (taken := self._storage.reserve(_OWNER, {handle.queue: 1}, 1)) and taken[0].id != handle.id:
             forced.append(taken[0].token)
         self._storage.release(forced, "the test runs another job")
-        for reserved in taken:  # none, if its time was over
+        for reserved in taken:  # none, if it has expired
             self._run(reserved, raises)
         return handle.refresh()
 
     def _queues(self, only: str | None) -> dict[str, int]:
-        """The queues that a worker of the app would serve, with their weights, or the only one that is meant."""
+        """The queues that a worker of the app would serve, with their weights, or only this one."""
         served = ServedQueues(self.app.registry)
         served.look_into(self._storage.tallies())
         if only is None:
@@ -192,19 +192,19 @@ class Rehearsal:
         return {only: served.queues.get(only, 1)}
 
     def _next(self, queue: str | None, with_retries: bool) -> Job | None:
-        """The job that a worker would take now, or take next."""
+        """The next job that a worker would take."""
         queues = self._queues(queue)
         while True:
             jobs = self._storage.reserve(_OWNER, queues, 1)
             if jobs and jobs[0].task in self.app.registry:
                 return jobs[0]
-            if jobs:  # as the desk does: somebody else may know its task
+            if jobs:  # as the fetcher does: another worker may know its task
                 self._storage.finish([Released(jobs[0].token, "its task is not known here", delay=UNKNOWN_WAIT)])
             elif not (with_retries and self._turn_to_next(queue)):
                 return None
 
     def _turn_to_next(self, queue: str | None) -> bool:
-        """Turn the clock to the moment when the next job of a known task is due. False: none is to come."""
+        """Turn the clock to the moment when the next job of a known task is due. Return False if there is none."""
         filters = [Filter(states=_DELAYED, queue=queue, task=task.name) for task in self.app.registry]
         due = [job.due_at for each in filters for job in self._storage.find(each, limit=1).jobs]
         moments = [at for at in due if at is not None]
@@ -213,29 +213,29 @@ class Rehearsal:
         return bool(moments)
 
     def _run(self, job: Job, raises: bool) -> None:
-        """One attempt, and what comes after it."""
+        """Run one attempt, and the result handlers after it."""
         raised: list[BaseException] = []
-        outcome = _off_the_loop(lambda: self._attempt(job, self.app.registry.get(job.task), raised))
+        outcome = _outside_event_loop(lambda: self._attempt(job, self.app.registry.get(job.task), raised))
         for error in raised:
-            # What is not an error of the task at all, such as Ctrl-C or pytest.fail(), ends the test.
+            # What is not an error of the task, such as Ctrl-C or pytest.fail(), ends the test.
             if not isinstance(error, Exception | SystemExit | asyncio.CancelledError):
                 raise error
             if raises and not isinstance(error, Retry):
                 raise error
         if raises and not raised and isinstance(outcome, Failed) and outcome.retry_in is None:
-            _ = self.app.get(job.id).result  # it could not be called, or its result not be kept: JobFailed says why
+            _ = self.app.get(job.id).result  # JobFailed says why it could not be called, or its result not be stored
 
     def _attempt(self, job: Job, task: RegisteredTask, raised: list[BaseException]) -> Outcome:
-        """As an executor, the finisher and the desk do it, one after the other; errors are noted in `raised`."""
+        """Do what an executor, the finisher and the worker's loop do, in sequence; errors are added to `raised`."""
         chain, is_async = compose(task, self.app.middlewares, loop=None)
-        held = _HeldHere(job, task, _noting(chain, is_async, raised), is_async, self._storage)
-        self._log_writer.mark([held])
+        held = _HeldInTest(job, task, _collecting_errors(chain, is_async, raised), is_async, self._storage)
+        self._log_writer.mark_running([held])
         with capture_logging():
-            told = _call(held, self.app.settings.result_limit)
-        finisher = Finisher(ring=lambda: None, code_version=self.app.settings.code_version)
-        finisher.put(held, told)
-        ((_, outcome),) = finisher.take_now(1)
-        self._log_writer.write_down([held])
+            returned = _call(held, self.app.settings.result_limit)
+        queue = OutcomeQueue(wake=lambda: None, code_version=self.app.settings.code_version)
+        queue.put(held, returned)
+        ((_, outcome),) = queue.take_now(1)
+        self._log_writer.write([held])
         (verdict,) = self._storage.finish([outcome])
         if verdict is not Verdict.STALE:
             self._handlers.put(job, outcome)
@@ -245,8 +245,8 @@ class Rehearsal:
     # --- what was enqueued ----------------------------------------------------------------------------------------
 
     def enqueued(self, task: Task[..., Any] | str | None = None, /, **args: Any) -> list[JobHandle[Any]]:
-        """Every job that was put in since the block began, in order, whatever has become of it; of this task and with
-        these arguments, if they are named."""
+        """All jobs enqueued since the block began, in order and in any state; with a task or arguments, only those that
+        match."""
         name = None if task is None else self._name_of(task)
         wanted = self._plain(name, args)
         jobs = reversed(list(self.app.jobs(task=name)))
@@ -260,35 +260,35 @@ class Rehearsal:
         count: int | None = None,
         delay: Duration | None = None,
     ) -> list[JobHandle[Any]]:
-        """Fail unless a job of this task was put in that has these arguments among its own; answers all that fit.
+        """Fail unless a job of this task was enqueued with these arguments among its own; return all that match.
 
-        `count` is how many there must be. With `delay` only those count that were put in to run so much later, to the
-        second; 0: at once.
+        `count` is the exact number of jobs. With `delay`, only jobs that were enqueued with that delay count, to the
+        second; 0 means without a delay.
         """
         found = self.enqueued(task, **args or {})
         if delay is not None:
             found = [job for job in found if abs(self._delay_of(job) - microseconds(delay, "delay")) < SECOND]
         if len(found) == count or (count is None and found):
             return found
-        wanted = _told(self._name_of(task), args or {}, delay)
+        wanted = _call_text(self._name_of(task), args or {}, delay)
         number = "no job" if not found else f"{len(found)} jobs" if len(found) > 1 else "1 job"
         verb = "were" if len(found) > 1 else "was"
         instead = "" if count is None else f" instead of {count}"
-        raise AssertionError(f"{number} of {wanted} {verb} enqueued{instead}; {self._all_told()}")
+        raise AssertionError(f"{number} of {wanted} {verb} enqueued{instead}; {self._list_of_all()}")
 
     def assert_not_enqueued(self, task: Task[..., Any] | str, args: Mapping[str, Any] | None = None) -> None:
-        """Fail if a job of this task was put in that has these arguments among its own."""
+        """Fail if a job of this task was enqueued with these arguments among its own."""
         found = self.enqueued(task, **args or {})
         if found:
-            wanted = _told(self._name_of(task), args or {}, None)
-            raise AssertionError(f"{wanted} was enqueued, and should not have been; {self._all_told()}")
+            wanted = _call_text(self._name_of(task), args or {}, None)
+            raise AssertionError(f"{wanted} was enqueued, and should not have been; {self._list_of_all()}")
 
     def _name_of(self, task: Task[..., Any] | str) -> str:
         if isinstance(task, Task):
             if task._app is not self.app._state:
                 raise BadValue(f"the task {task.name} belongs to another app")
             return task.name
-        # A name may be that of a task elsewhere; one that is nearly ours is a mistake that would hide for ever.
+        # The task may be elsewhere, but a name similar to one of ours is a mistake, which would go unnoticed.
         near = did_you_mean(task, self.app.registry.names())
         if task not in self.app.registry and near:
             raise TaskNotFound(f"there is no task {task!r}{near}")
@@ -312,21 +312,21 @@ class Rehearsal:
         return all(name in args and args[name] == value for name, value in wanted.items())
 
     def _delay_of(self, job: JobHandle[Any]) -> int:
-        """How much later than it was put in it was to run."""
+        """The delay with which it was enqueued."""
         (added,) = [event for event in job.events() if event.kind is Kind.ADDED]
         due_at: int = (added.data or {}).get("due_at", added.at)
         return due_at - added.at
 
-    def _all_told(self) -> str:
+    def _list_of_all(self) -> str:
         jobs = self.enqueued()
         if not jobs:
             return "nothing was"
-        lines = [f"\n  {_told(job.task, job.args, self._delay_of(job) / SECOND)}" for job in jobs[:_SHOWN]]
+        lines = [f"\n  {_call_text(job.task, job.args, self._delay_of(job) / SECOND)}" for job in jobs[:_SHOWN]]
         more = f"\n  … and {len(jobs) - _SHOWN} more" if len(jobs) > _SHOWN else ""
         return f"enqueued were:{''.join(lines)}{more}"
 
 
-def _told(task: str, args: Mapping[str, Any], delay: Duration | None) -> str:
+def _call_text(task: str, args: Mapping[str, Any], delay: Duration | None) -> str:
     shown = f"{task}({', '.join(f'{name}={value!r}' for name, value in args.items())})"
     later = 0 if delay is None else microseconds(delay)
     return f"{shown} in {span_text(later)}" if later else shown
@@ -335,8 +335,8 @@ def _told(task: str, args: Mapping[str, Any], delay: Duration | None) -> str:
 # --- one attempt, in this thread ----------------------------------------------------------------------------------
 
 
-class _HeldHere(HeldJob):
-    """A held job whose job learns at once that it should stop; in a worker it takes the foreman to say so."""
+class _HeldInTest(HeldJob):
+    """A held job that notices immediately that it should stop; in a worker, the foreman reports it."""
 
     __slots__ = ("_storage",)
 
@@ -353,18 +353,18 @@ class _HeldHere(HeldJob):
         return super().is_stopping()
 
 
-class _HandlersHere(ResultHandlers):
-    """Result handlers that are called in this thread, before `put` returns; one that fails is not waited for."""
+class _SynchronousHandlers(ResultHandlers):
+    """Result handlers that are called in this thread, before `put` returns; failing ones are retried without a wait."""
 
     def __init__(self, app: Packhorse) -> None:
         super().__init__(app)
-        self._is_closing = True  # which is to say: make all calls now, repeated ones too
+        self._is_closing = True  # makes all calls now, including retries
         self._errors: list[BaseException] = []
 
     def put(self, job: Job, outcome: Outcome) -> bool:
         if not self.wants(job.task):
             return False
-        self._ended.append(Ended(job, outcome))
+        self._ended.append(EndedJob(job, outcome))
         self._work()
         return True
 
@@ -373,7 +373,7 @@ class _HandlersHere(ResultHandlers):
         self._errors.append(error)
 
     def take_errors(self) -> list[BaseException]:
-        """What handlers have raised since the last time."""
+        """The errors of handlers since the last call."""
         errors, self._errors = self._errors, []
         return errors
 
@@ -384,11 +384,11 @@ def _call(held: HeldJob, result_limit: int) -> Outcome:
     try:
         return asyncio.run(attempt.arun(held.job, held.task, held.chain, held, result_limit))
     except asyncio.CancelledError as error:
-        return of_told(held) or attempt.failed_with(held.job, held.task, error, held.ran)
+        return of_stopped(held) or attempt.failed_with(held.job, held.task, error, held.ran)
 
 
-def _noting(chain: Chain, is_async: bool, raised: list[BaseException]) -> Chain:
-    """The chain, with its error noted on the way: the outcome keeps only its text."""
+def _collecting_errors(chain: Chain, is_async: bool, raised: list[BaseException]) -> Chain:
+    """The chain, which also adds its error to `raised`: the outcome keeps only its text."""
 
     def call(job: JobContext) -> Any:
         try:
@@ -407,15 +407,15 @@ def _noting(chain: Chain, is_async: bool, raised: list[BaseException]) -> Chain:
     return acall if is_async else call
 
 
-def _off_the_loop(function: Callable[[], T]) -> T:
-    """Call it where no event loop runs, because it may need its own: in an async test that is another thread."""
+def _outside_event_loop(function: Callable[[], T]) -> T:
+    """Call the function where no event loop runs, because it may need its own: in an async test, in another thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         has_loop = False
     else:
         has_loop = True
-    if not has_loop:  # not in the `except`: an error of the task would show that other one as its context
+    if not has_loop:  # outside the `except`, which would become the context of a task's error
         return function()
     here = contextvars.copy_context()
     with ThreadPoolExecutor(1, "packhorse-testing") as thread:

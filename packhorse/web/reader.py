@@ -22,11 +22,12 @@ from packhorse.monitor.filters import SHORTEST_PART, SLOWEST_OF, UNIQUE_PART, fi
 from packhorse.monitor.liveness import Presence, is_alive, presence_of
 from packhorse.monitor.served_queues import SERVES, matches_patterns, strings_in
 from packhorse.monitor.text import span_text
-from packhorse.storage.listing import is_dear, is_one_of, is_tallied, sum_tallies
+from packhorse.storage.queries import is_expensive, is_one_of, is_tallied, sum_tallies
 from packhorse.storage.records import (
     Count,
     FailureGroup,
     Filter,
+    Health,
     LogLine,
     Page,
     Point,
@@ -37,6 +38,7 @@ from packhorse.storage.records import (
     TaskInfo,
     WorkerInfo,
 )
+from packhorse.storage.transfer import Move
 from packhorse.web.departures import Departure
 from packhorse.web.glance import Glance
 from packhorse.web.history import History
@@ -171,7 +173,7 @@ class Reader:
         """How many jobs fit in each state, if that is known, or counted soon: what is few is counted first."""
         if is_tallied(where):
             return {state: self.count(replace(where, states=frozenset({state}))) for state in State}
-        left = _COUNTED_DEARLY if is_dear(where) else _COUNTED
+        left = _COUNTED_DEARLY if is_expensive(where) else _COUNTED
         counts: dict[State, Count] = {}
         stored = Counter(dict.fromkeys(State, 0))
         for tally in self._storage.tallies() if self._operator.queues else self._tallies:
@@ -244,6 +246,12 @@ class Reader:
         return self._redaction.hides((argument,), self._redaction.names(task))
 
     # --- around them ----------------------------------------------------------------------------------------------
+
+    def health(self) -> Health:
+        return self._glance.health()
+
+    def move(self) -> Move | None:
+        return self._glance.move()
 
     def queues(self) -> list[QueueInfo]:
         return [queue for queue in self._glance.queues() if self._operator.sees(queue.name)]

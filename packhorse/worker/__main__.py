@@ -1,5 +1,5 @@
-"""`python -m packhorse.worker TARGET`: what a foreman starts. Alone it refuses: nobody would beat for it, and its jobs
-would be taken for lost when its lease is over."""
+"""`python -m packhorse.worker TARGET`: a foreman starts it. It refuses to run alone: without heartbeats its jobs would
+count as lost when its lease is over."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ from packhorse.core.errors import PackhorseError
 from packhorse.core.settings import Settings
 from packhorse.core.task import RegisteredTask
 from packhorse.storage import Storage, open_storage
-from packhorse.worker import activity_log
 from packhorse.worker.config import WorkerConfig, WorkerLimits
 from packhorse.worker.executors import child
 from packhorse.worker.executors.fork_server import ForkServer
 from packhorse.worker.executors.pool import is_isolated
 from packhorse.worker.ipc import Channel
-from packhorse.worker.logging import LOG_FORMATS, formatter_of
+from packhorse.worker.logging import LOG_FORMATS, enable_job_lines, formatter_of
 from packhorse.worker.middleware import Chain, compose, is_async
 from packhorse.worker.process import WorkerProcess
 from packhorse.worker.processes import die_with_parent
@@ -41,13 +40,15 @@ log = logging.getLogger("packhorse.worker")
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.channel is None:
-        sys.stderr.write(f"error: a worker needs a foreman, who beats for it - run: packhorse work {options.target}\n")
+        sys.stderr.write(
+            f"error: a worker needs a foreman, which sends its heartbeats - run: packhorse work {options.target}\n"
+        )
         return 2
     die_with_parent(options.parent or os.getppid())
     _log_to_stderr(options.log_level.upper(), options.log_format)
     if options.flush_lines and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
-    activity_log.hear(options.tell_jobs or options.log_level.lower() == "debug")
+    enable_job_lines(options.log_jobs or options.log_level.lower() == "debug")
     os.environ["PACKHORSE_WORKER"] = options.id  # `app.run()` in the user's module does nothing here
     try:
         app = _load(options)
@@ -55,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
     except PackhorseError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
-    # What the app has loaded stays: nobody need look through it for garbage again, nor copy it in children.
+    # What the app has loaded stays: do not scan it for garbage again, nor copy it in children.
     gc.collect()
     gc.freeze()
     code = _work(app, storage, options)
@@ -67,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _load(options: argparse.Namespace) -> Packhorse:
     """The user's app, on the storage that the foreman names."""
     app = load_app(options.target)
-    # An address with a password comes from the foreman by the environment, where `ps` does not show it.
+    # A URL with a password comes in the environment, where `ps` does not show it.
     url = options.url or (os.environ.get("PACKHORSE_URL") if options.foreman else None)
     if url:
         app.use(open_storage(url))
@@ -75,17 +76,19 @@ def _load(options: argparse.Namespace) -> Packhorse:
 
 
 def _work(app: Packhorse, storage: Storage, options: argparse.Namespace) -> int:
-    """Run jobs until told to stop; answers the exit code."""
-    fork_server = _fork_server(app, options)  # before the first thread: see fork server.py
+    """Run jobs until told to stop. Return the exit code."""
+    fork_server = _fork_server(app, options)  # before the first thread: see fork_server.py
     channel = Channel.from_fd(options.channel)
     shared_status = SharedStatus(Path(options.shared_status)) if options.shared_status else None
     config = _config(options, app.settings)
-    worker = WorkerProcess(app, storage, config, shared_status=shared_status, fork_server=fork_server, say=channel.send)
+    worker = WorkerProcess(
+        app, storage, config, shared_status=shared_status, fork_server=fork_server, send=channel.send
+    )
     _take_signals(worker)
     threading.Thread(target=_listen, args=(channel, worker), name="packhorse-channel", daemon=True).start()
     try:
         return worker.run()
-    except PackhorseError as error:  # a storage that cannot be used, or another worker at work under this id
+    except PackhorseError as error:  # a storage that cannot be used, or another worker with this id
         sys.stderr.write(f"error: {error}\n")
         return 1
 
@@ -95,13 +98,12 @@ def _listen(channel: Channel, worker: WorkerProcess) -> None:
         try:
             worker.handle(message)
         except (LookupError, TypeError, ValueError) as error:
-            log.error("a message of the foreman's cannot be understood: %r: %r", message, error)
+            log.error("cannot read a message of the foreman: %r: %r", message, error)
     worker.quit()  # the foreman is gone
 
 
 def _take_signals(worker: WorkerProcess) -> None:
-    """Orders come over the channel; signals are obeyed, too. A second signal may interrupt the handler of the first, so
-    the handler takes no lock."""
+    """Handle signals as well as orders. A second signal may interrupt the handler of the first, so it takes no lock."""
     signals = itertools.count()
 
     def stop(number: int, frame: object) -> None:
@@ -117,7 +119,7 @@ def _take_signals(worker: WorkerProcess) -> None:
 
 
 def _log_to_stderr(level: str, kind: str) -> None:
-    """The level is the handler's: for the logs of jobs more is let through; see capture.py."""
+    """The level belongs to the handler: the logs of jobs take more, see `capture_logging`."""
     handler = logging.StreamHandler()
     handler.setLevel(level)
     handler.setFormatter(formatter_of(kind))
@@ -125,7 +127,7 @@ def _log_to_stderr(level: str, kind: str) -> None:
 
 
 def _fork_server(app: Packhorse, options: argparse.Namespace) -> ForkServer | None:
-    """A fork server if any task may need one: jobs may bring time limits of their own, so any plain function may."""
+    """A fork server if any task may need one. Any plain function may: a job can have a time limit of its own."""
     limit = app.settings.result_limit
     if not any(is_isolated(task) or not is_async(task.function) for task in app.registry):
         return None
@@ -141,7 +143,7 @@ def _fork_server(app: Packhorse, options: argparse.Namespace) -> ForkServer | No
 
         child.serve(end, find, limit)
 
-    # Only the worker speaks to the foreman: with its channel open elsewhere, its death would not be noticed there.
+    # Only the worker may hold its channel: if it were open elsewhere, the foreman would not notice the worker's death.
     return ForkServer.start(serve, not_for_children=[options.channel])
 
 
@@ -181,11 +183,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-rss", type=int)
     parser.add_argument("--max-jobs-per-child", type=int)
     parser.add_argument("--stop-grace", type=float)
-    parser.add_argument("--burst", action="store_true", help="end when there is nothing left to run")
+    parser.add_argument("--burst", action="store_true", help="exit when nothing is left to run")
     parser.add_argument("--log-level", default="warning")
     parser.add_argument("--log-format", choices=LOG_FORMATS, default="text")
-    parser.add_argument("--flush-lines", action="store_true", help="what jobs print is read as it comes")
-    parser.add_argument("--tell-jobs", action="store_true", help="a line for each job taken and ended")
+    parser.add_argument("--flush-lines", action="store_true", help="flush stdout after each line")
+    parser.add_argument("--log-jobs", action="store_true", help="log a line for each job that is reserved or ends")
     return parser
 
 

@@ -1,18 +1,18 @@
-"""What a worker was started for: under which id, for which queues, with how many slots, and when it is to go.
+"""The configuration of one worker: its id, its queues, its slots, its limits.
 
-`__main__.py` makes it of the command line that the foreman wrote; the parts of the worker read what concerns them.
+`__main__.py` makes it from the command line that the foreman wrote.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-WRITING_DOWN = 1.0
-"""Seconds that a condemned worker has, in the end, to write down what it knows."""
+FINAL_WRITES = 1.0
+"""Seconds that a stuck worker has for its last outcomes before it exits."""
 
 
 class WorkerLimits(msgspec.Struct, frozen=True):
-    """When a worker makes room for a fresh one, and how patient it is."""
+    """When a worker is replaced by a fresh one, and how long it waits for its jobs."""
 
     max_jobs: int | None = None
     max_rss: int | None = None  # bytes
@@ -20,26 +20,27 @@ class WorkerLimits(msgspec.Struct, frozen=True):
     stop_grace: float = 30.0
     abort_grace: float = 2.0
     lease: float = 15.0
-    neighbours: float = 10.0  # seconds that other jobs get when the worker is condemned
+    other_jobs: float = 10.0  # seconds that the other jobs of a stuck worker get
 
     @property
     def last_seconds(self) -> float:
-        """The longest that a condemned worker lives: its other jobs finish, are then asked to end, and all is written
-        down, while handlers of results get their time."""
-        return self.neighbours + 2 * self.abort_grace + WRITING_DOWN
+        """How long a stuck worker lives at most: its other jobs finish or are asked to stop, result handlers get their
+        time, and the outcomes are written."""
+        return self.other_jobs + 2 * self.abort_grace + FINAL_WRITES
 
 
 class WorkerConfig(msgspec.Struct, frozen=True):
-    """What is wanted of one worker. `owner` is its id, under which it holds jobs."""
+    """`owner` is the worker's id, under which it holds jobs."""
 
     owner: str
     foreman: str | None = None
     concurrency: int = 10
     queues: list[str] | None = None  # None: those of all its tasks
-    burst: bool = False  # end when nothing is left to run
-    is_alone: bool = False  # no foreman tells it of queues that hold jobs of its tasks: it looks for itself
+    burst: bool = False  # exit when nothing is left to run
+    is_alone: bool = False  # no foreman names new queues: the worker looks for them
     in_program: bool = False
-    """Its threads do not end with it. A run that was given up keeps it there until that returns, or until its pool
-    stops. What still runs then is handed back: the pools of this program wait for its return, others may take it."""
+    """Runs in the user's own program, so its threads do not end with it. While a job that was given up still runs, the
+    worker stays, until its pool stops. Jobs that run even then are handed back: pools of this program wait until they
+    return, other workers may begin them."""
     limits: WorkerLimits = WorkerLimits()
     spool: str | None = None  # the file for outcomes that cannot be delivered

@@ -1,6 +1,6 @@
-"""The channel: messages between a foreman and one of its workers, one JSON object to a line, over a socket pair.
+"""Messages between a foreman and one of its workers, over a socket pair, one JSON object to a line.
 
-Losing the other end means that the other process is gone; `receive` says so by ending.
+When the other process is gone, so is the other end of the channel, and `receive` ends.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from typing import Any
 import msgspec
 
 Message = dict[str, Any]
-CONDEMNED = 70
-"""Exit code of a worker that wrote everything down and must be replaced, because a job of its would not end. The last
-word that it has for its foreman."""
+EXIT_STUCK = 70
+"""Exit code of a worker that must be replaced because one of its jobs does not end. It has written all outcomes."""
 
-_AT_ONCE = 65_536
+_CHUNK = 65_536
 
 
 class Channel:
-    """One end. Any thread may send; one thread receives."""
+    """One end of a channel. Any thread may send; one thread receives."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
@@ -37,7 +36,7 @@ class Channel:
 
     @classmethod
     def from_fd(cls, fd: int) -> Channel:
-        """The end that was inherited under this number."""
+        """The end that this process has inherited under this number."""
         return cls(socket.socket(fileno=fd))
 
     def fileno(self) -> int:
@@ -54,7 +53,7 @@ class Channel:
         return True
 
     def receive(self) -> Iterator[Message]:
-        """The messages that come in, until the other end is gone."""
+        """Yield the messages that come in, until the other end is gone."""
         while True:
             messages, is_open = self.read()
             yield from messages
@@ -62,9 +61,9 @@ class Channel:
                 return
 
     def read(self) -> tuple[list[Message], bool]:
-        """What has come in; waits for the first. The second value is False once the other end is gone."""
+        """Wait for messages and return them. The second value is False once the other end is gone."""
         try:
-            data = self._socket.recv(_AT_ONCE)
+            data = self._socket.recv(_CHUNK)
         except BlockingIOError:
             return [], True
         except OSError:
@@ -72,11 +71,11 @@ class Channel:
         return self._messages_in(data), bool(data)
 
     def read_rest(self) -> list[Message]:
-        """All that has come in and was not read yet; waits for nothing. For the words of one who has died: somebody
-        who inherited its end may keep it open for ever."""
+        """Return the messages that have come in, without waiting: the last ones of a process that has died. Another
+        process that has inherited its end may keep that open."""
         messages: list[Message] = []
         with suppress(OSError):
-            while data := self._socket.recv(_AT_ONCE, socket.MSG_DONTWAIT):
+            while data := self._socket.recv(_CHUNK, socket.MSG_DONTWAIT):
                 messages += self._messages_in(data)
         return messages
 
@@ -90,11 +89,11 @@ class Channel:
 
     @property
     def socket(self) -> socket.socket:
-        """The socket itself, to hand it to another process."""
+        """The socket, to hand it to another process."""
         return self._socket
 
     def hang_up(self) -> None:
-        """Say no more; what the other end still says is heard."""
+        """Send no more; messages from the other end still come in."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 

@@ -1,112 +1,171 @@
-"""Words: what a running job has said and nobody has written down yet.
+"""The job log writer: stores what running jobs log and report, and which jobs run.
 
-The job says something in its own threads while the loop takes what it said in another. Log lines, progress and messages
-stay in the order in which they were said; the last progress and the last message are what the job shows, too.
+The loop calls it between its other work. While the storage is away, everything stays in the held jobs. What the storage
+refuses as too large is halved until it fits; what it refuses even alone is replaced by a notice. So nothing that a job
+logs can stop its worker.
 """
 
 from __future__ import annotations
 
-import threading
-import time
-from collections import deque
+import logging
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
-from packhorse.core.clock import SECOND
-from packhorse.core.job import Token
-from packhorse.core.transitions import said
-from packhorse.storage.records import CheckIn, LogKind, LogLine, dropped_lines, lost_with
+from packhorse.core.errors import BadValue, StorageUnavailable
+from packhorse.core.outcome import Verdict
+from packhorse.storage.contract import Storage
+from packhorse.storage.records import CheckIn, CheckInAnswer, LogLine
+from packhorse.worker.held_job import HeldJob, monotonic_now
 
-BARE_EVERY = 2.0
-"""Seconds between two check-ins without a word that are written down. Nobody waits for them: what they prove, the
-worker itself knows at once."""
-LINES_AT_ONCE = 1_000
-"""How many lines a job may say between two visits of the loop; of more, the newest stay, and a line says how many are
-gone."""
+log = logging.getLogger("packhorse.worker")
 
+MAX_REASON = 500
+"""Characters of an error that a notice repeats, so that the notice itself is not too large."""
+MAX_REFUSALS = 8
+"""After so many refusals of single texts, others of that length are replaced unseen: each try holds up the worker."""
 
-class JobLog:
-    """The words of one job. The time of its lines is when they were said, by the clock that only rises."""
-
-    __slots__ = ("_bare_after", "_has_checked_in", "_last", "_lines", "_lock", "_lost", "_messages", "_progress")
-
-    def __init__(self) -> None:
-        self._messages: deque[str] = deque(maxlen=1)
-        self._progress: deque[tuple[int, str | None]] = deque(maxlen=1)
-        self._has_checked_in = False  # without a word,
-        self._bare_after = float("-inf")  # which is written down after then
-        self._lock = threading.Lock()
-        self._lines: deque[LogLine] = deque()
-        self._lost = 0  # lines that there was no room for
-        self._last: dict[str, str] = {}  # what was said last of each kind of check-in
-
-    def __bool__(self) -> bool:
-        return bool(self._messages or self._progress or self._lines or self._is_bare_due())
-
-    def _is_bare_due(self) -> bool:
-        return self._has_checked_in and time.monotonic() >= self._bare_after
-
-    def log(self, message: str, kind: str) -> None:
-        line = LogLine(message, LogKind(kind), at=_clock())
-        with self._lock:
-            self._lines.append(line)
-            self._make_room()
-
-    def check_in(self, message: str | None, progress: int | None, progress_text: str | None) -> None:
-        if message is not None:
-            self._messages.append(message)
-        if progress is not None:
-            self._progress.append((progress, progress_text))
-        if message is None and progress is None:
-            self._has_checked_in = True
-        for kind, text in said(message, progress, progress_text):
-            if self._last.get(kind) != text:  # a loop may say the same a thousand times
-                self._last[kind] = text
-                self.log(text, kind)
-
-    def take_lines(self) -> list[LogLine]:
-        with self._lock:
-            lines, lost = list(self._lines), self._lost
-            self._lines.clear()
-            self._lost = 0
-        return [LogLine(dropped_lines(lost), at=lines[0].at), *lines] if lost else lines
-
-    def put_lines_back(self, lines: list[LogLine]) -> None:
-        """They could not be written down; they stay the oldest, and go first when there are too many."""
-        with self._lock:
-            self._lines.extendleft(reversed(lines))
-            self._make_room()
-
-    def _make_room(self) -> None:
-        while len(self._lines) > LINES_AT_ONCE:
-            self._lost += lost_with([self._lines.popleft().message])
-
-    def take_checkin(self, token: Token) -> CheckIn | None:
-        """The last message and the last progress; both are among the lines, too. Both are None if the job has only
-        said that it lives."""
-        is_bare_due = self._is_bare_due()
-        message = self._messages.popleft() if self._messages else None
-        percent, text = self._progress.popleft() if self._progress else (None, None)
-        if message is None and percent is None and not is_bare_due:
-            return None
-        self._has_checked_in, self._bare_after = False, time.monotonic() + BARE_EVERY
-        return CheckIn(token, message, percent, text, is_logged=True)
-
-    def put_checkin_back(self, said: CheckIn) -> None:
-        """It could not be written down; what the job has said since is newer."""
-        if said.message is not None and not self._messages:
-            self._messages.append(said.message)
-        if said.progress is not None and not self._progress:
-            self._progress.append((said.progress, said.progress_text))
-        if said.message is None and said.progress is None:
-            self._has_checked_in, self._bare_after = True, float("-inf")
+_Report: TypeAlias = tuple[HeldJob, CheckIn]
+T = TypeVar("T")
 
 
-def to_write(lines: list[LogLine], attempt: int) -> list[LogLine]:
-    """These lines as a storage takes them: with their attempt, and how long ago each was said."""
-    now = _clock()
+class JobLogWriter:
+    """Writes for one worker. `keep_lines` limits the stored log of each job."""
+
+    def __init__(self, storage: Storage, keep_lines: int = 1_000) -> None:
+        self._storage = storage
+        self._keep_lines = keep_lines
+
+    def mark_running(self, held_jobs: Sequence[HeldJob]) -> list[HeldJob]:
+        """Store that these jobs run. Return those that belong to another worker by now."""
+        if not held_jobs:
+            return []
+        verdicts = self._storage.start([held.job.token for held in held_jobs], [held.ran for held in held_jobs])
+        for held in held_jobs:
+            held.is_marked = True
+        return [held for held, verdict in zip(held_jobs, verdicts, strict=True) if verdict is Verdict.STALE]
+
+    def write(self, held_jobs: Sequence[HeldJob]) -> list[HeldJob]:
+        """Store what these jobs have logged and reported. Return those that an operator wants to stop."""
+        held_jobs = [held for held in held_jobs if held.has_unwritten]
+        for held in held_jobs:
+            self._write_lines(held)
+        return self._write_checkins(held_jobs)
+
+    def _write_lines(self, held: HeldJob) -> None:
+        lines = held.buffer.take_lines()
+        if not lines:
+            return
+
+        def write(part: list[LogLine]) -> None:
+            self._storage.append_log(held.job.token, _for_storage(part, held.job.attempt), keep=self._keep_lines)
+
+        _write_in_parts(lines, write, held.buffer.put_lines_back, _notice_for_line, lambda line: len(line.message))
+
+    def _write_checkins(self, held_jobs: Sequence[HeldJob]) -> list[HeldJob]:
+        taken = [(held, held.buffer.take_checkin(held.job.token)) for held in held_jobs]
+        reports = [(held, checkin) for held, checkin in taken if checkin is not None and _is_news(held, checkin)]
+        if not reports:
+            return []
+        to_stop: list[HeldJob] = []
+
+        def write(part: list[_Report]) -> None:
+            answers = self._storage.check_in([checkin for _, checkin in part])
+            to_stop.extend(
+                held for (held, _), answer in zip(part, answers, strict=True) if answer is CheckInAnswer.STOP
+            )
+
+        try:
+            _write_in_parts(reports, write, _put_checkins_back, _notice_for_report, _length_of_report)
+        except StorageUnavailable:
+            if not to_stop:  # else stop them first: the next call reports that the storage is away
+                raise
+        return to_stop
+
+
+def _for_storage(lines: list[LogLine], attempt: int) -> list[LogLine]:
+    """The lines with their attempt, and with their age in place of the time."""
+    now = monotonic_now()
     return [replace(line, at=0, id=0, attempt=attempt, ago=max(0, now - line.at)) for line in lines]
 
 
-def _clock() -> int:
-    return round(time.monotonic() * SECOND)
+def _is_news(held: HeldJob, checkin: CheckIn) -> bool:
+    """A bare sign of life of a job that has ended is no news."""
+    return not held.is_settled or checkin.message is not None or checkin.progress is not None
+
+
+def _put_checkins_back(reports: list[_Report]) -> None:
+    for held, checkin in reports:
+        held.buffer.put_checkin_back(checkin)
+
+
+def _notice_for_line(line: LogLine, error: BadValue) -> LogLine:
+    return replace(line, message=_notice("line", line.message, error))
+
+
+def _notice_for_report(report: _Report, error: BadValue) -> _Report:
+    """The percentage stays."""
+    held, checkin = report
+    message, text = checkin.message, checkin.progress_text
+    return held, replace(
+        checkin,
+        message=None if message is None else _notice("message", message, error),
+        progress_text=None if text is None else _notice("text", text, error),
+    )
+
+
+def _length_of_report(report: _Report) -> int:
+    _, checkin = report
+    return len(checkin.message or "") + len(checkin.progress_text or "")
+
+
+def _notice(noun: str, text: str, error: BadValue) -> str:
+    """What replaces a text that the storage refuses."""
+    return f"a {noun} of {len(text):,} characters was refused: {str(error)[:MAX_REASON]}"
+
+
+def _write_in_parts(
+    items: list[T],
+    write: Callable[[list[T]], object],
+    put_back: Callable[[list[T]], object],
+    notice_for: Callable[[T, BadValue], T],
+    length_of: Callable[[T], int],
+) -> None:
+    """Write all items in order, in smaller parts where the storage refuses them together. If the storage goes away,
+    put back what is not written yet."""
+    left = [items]  # a stack of parts: the next one is last
+    notice: T | None = None
+    refused_lengths: list[int] = []
+    lost = 0
+    why: BadValue | None = None
+    while left:
+        part = left.pop()
+        try:
+            write(part)
+        except StorageUnavailable:
+            put_back([*part, *_in_order(left)])
+            raise
+        except BadValue as error:
+            middle = len(part) // 2
+            if middle:
+                left += part[middle:], part[:middle]
+            elif part[0] is notice:
+                lost, why = lost + 1, error
+                if lost == MAX_REFUSALS:  # the storage takes nothing at all
+                    lost += len(_in_order(left))
+                    left = []
+            else:
+                refused_lengths.append(length_of(part[0]))
+                notice = notice_for(part[0], error)
+                if left and len(refused_lengths) == MAX_REFUSALS:
+                    limit = min(refused_lengths)
+                    left = [[notice_for(one, error) if length_of(one) >= limit else one for one in _in_order(left)]]
+                left.append([notice])
+    if lost:
+        log.warning("dropped %d log messages of jobs: the storage refuses even a notice: %s", lost, why)
+
+
+def _in_order(left: list[list[T]]) -> list[T]:
+    return list(chain.from_iterable(reversed(left)))

@@ -1,68 +1,83 @@
 """The loop: the one thread of a worker that talks to the storage.
 
-Each turn it takes the outcomes that have gathered and asks for as many new jobs as there is room for, both in one round
-trip, then hands the jobs to the executors. In between it has the timeouts look after the held jobs and the log writer
-write down
-what they say, and hands back what it cannot run soon. However many slots a worker has, the storage sees one caller.
+Each turn writes the outcomes that have gathered and reserves as many jobs as there is room for, both in one round trip,
+then hands the jobs to the executors. In between it watches the time limits of the held jobs, writes what they log, and
+hands back jobs that it cannot run soon. However many slots a worker has, the storage sees one caller.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from math import inf
+from queue import Empty, SimpleQueue
+from typing import Literal
 
 from packhorse.core.clock import SECOND
-from packhorse.core.errors import BadValue, StorageUnavailable
-from packhorse.core.job import HELD, Job, Reason
-from packhorse.core.outcome import Failed, Outcome, Released, Verdict
-from packhorse.storage.contract import BATCH, Storage
-from packhorse.storage.records import BY_AGE, Filter
-from packhorse.worker import lock, unreturned
-from packhorse.worker.activity_log import tell_ended, tell_failed, tell_taken
-from packhorse.worker.admission import Admission
-from packhorse.worker.by_age import reserve_by_age
+from packhorse.core.errors import StorageUnavailable
+from packhorse.core.job import Job, Reason
+from packhorse.core.outcome import Outcome, Released, Verdict
+from packhorse.storage.contract import Storage
 from packhorse.worker.config import WorkerConfig
-from packhorse.worker.durations import TaskDurations
-from packhorse.worker.executors.delegation import Delegation, delegate
-from packhorse.worker.executors.pool import ExecutorPool
+from packhorse.worker.executors.pool import ExecutorPool, restore_switch_interval
+from packhorse.worker.executors.thread import Delegation, delegate
 from packhorse.worker.fetcher import Fetcher
-from packhorse.worker.held_job import HeldJob
-from packhorse.worker.job_log_writer import JobLogWriter
-from packhorse.worker.logging import about
+from packhorse.worker.finisher import Batch, Finisher
+from packhorse.worker.held_job import HeldJob, note_unreturned
+from packhorse.worker.job_log import JobLogWriter
+from packhorse.worker.logging import log_reserved, log_stale
 from packhorse.worker.outage import Outage
-from packhorse.worker.outcomes import of_told
-from packhorse.worker.queues import LOOK_AGAIN, LOOK_ALONE
-from packhorse.worker.refusals import finish_in_portions
-from packhorse.worker.spooler import OutcomeSpooler, dated
+from packhorse.worker.outcomes import of_stopped
+from packhorse.worker.spool import OutcomeSpooler
 from packhorse.worker.timeouts import Timeouts
-from packhorse.worker.wakeup import Wakeup
-
-log = logging.getLogger("packhorse.worker")
 
 STALL = 0.003
-"""Seconds without a job begun, after which such jobs get all slots: one of them takes longer than the last did."""
+"""Seconds. If no job has begun for so long, one of the short jobs takes longer than the last did, and all get slots."""
 MARK_AFTER = 0.2
-"""Seconds. Whatever runs longer is marked as running, so that everybody can see it."""
+"""Seconds after which a job is marked as running in the storage, so that everyone can see it."""
 VISIT = 0.25
 """Seconds between two visits of the held jobs."""
-_USUAL_SLEEP = 1.0
-"""Seconds between two turns at most, while there is anything to look after."""
-HOARD_LIMIT = 1.0
-"""Seconds that a job may wait in the buffer before it is handed back for others to run."""
-LOOK = 0.05
+BUFFER_LIMIT = 1.0
+"""Seconds that a reserved job may wait here before it is handed back for other workers."""
+SLOT_CHECK = 0.05
 """Seconds between two looks at the slots while jobs wait for them."""
-LOOKS = 3
-"""A job that was found running so often takes long: not the machine has stood still, for the loop was awake."""
-DOUBTS = (10.0, 60.0, 300.0)
-"""Seconds after which it is looked again for what a question has brought whose answer was lost. It may lie at the
-storage, behind one that blocks, or its commit behind a replica that is away, for longer than the first look takes."""
+LONG_AFTER_CHECKS = 3
+"""A job that so many looks have found running takes long. Its start time alone would not prove that: the whole machine
+may have been asleep."""
+_LONGEST_SLEEP = 1.0
+"""Seconds between two turns while there is anything to watch."""
+
+
+class Wakeup:
+    """Wakes the loop while it sleeps, from any thread. It sleeps in the storage, which wakes it when there may be jobs,
+    or here, where only this process does.
+
+    The loop sets `place` first and then looks once more whether there is something to do. So what comes in later finds
+    it asleep and wakes it; while it is awake, `wake` costs next to nothing.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self.place: Literal["storage", "here"] | None = None
+        self._storage = storage
+        self._signals: SimpleQueue[None] = SimpleQueue()
+
+    def wake(self) -> None:
+        """There is something to do."""
+        if self.place == "storage":
+            self._storage.interrupt()
+        elif self.place == "here":
+            self._signals.put(None)
+
+    def sleep_here(self, seconds: float) -> None:
+        """Sleep until `wake`, or for so many seconds."""
+        with suppress(Empty):
+            self._signals.get(timeout=seconds)
 
 
 class WorkerLoop:
-    """Reserves, finishes, and looks after what is in between. `on_stored` is told of each outcome that was accepted."""
+    """The loop of one worker. `on_stored` gets each outcome that the storage has accepted."""
 
     def __init__(
         self,
@@ -71,40 +86,35 @@ class WorkerLoop:
         executors: ExecutorPool,
         log_writer: JobLogWriter,
         wakeup: Wakeup,
+        spooler: OutcomeSpooler,
         on_stored: Callable[[Job, Outcome], object] | None = None,
-        spooler: OutcomeSpooler | None = None,
     ) -> None:
         self._storage = storage
-        self._owner = config.owner
-        self._by_age = False
         self._in_program = config.in_program
-        self._is_alone = config.is_alone or config.foreman is None
-        self._max_jobs = config.limits.max_jobs
         self._executors = executors
         self._slots = executors.slots
-        self._served_queues = executors.served_queues
-        self.finisher = executors.finisher
         self._log_writer = log_writer
-        self._on_stored = on_stored
-        self._spooler = spooler or OutcomeSpooler(None, executors.finisher)
         self.wakeup = wakeup
-        self._fetcher = Fetcher(config.concurrency)
-        self._timeouts = Timeouts(executors, config.limits, in_program=config.in_program)
-        self._durations = TaskDurations()
-        self._outage = Outage()
-        self._admission = Admission(storage, config.owner, executors, self._outage)
         self.held_jobs: dict[str, HeldJob] = {}
+        self._outage = Outage()
+        self.outcomes = executors.outcomes
+        self.finisher = Finisher(
+            storage,
+            self.outcomes,
+            self._slots,
+            self.held_jobs,
+            executors.pace,
+            log_writer,
+            spooler,
+            self._outage,
+            on_stored,
+        )
+        self.fetcher = Fetcher(storage, config, executors, self.finisher, self._outage)
+        self._timeouts = Timeouts(executors, config.limits, in_program=config.in_program)
         self._handed_back: list[HeldJob] = []  # while they ran, when the worker ended
-        self._may_hold_more = False  # the answer to a `reserve` was lost
-        self._looks: list[float] = []  # when to look for it again: it may be on its way still
-        self._goes_itself = False  # the last delegate was disturbed
-        self._is_woken = False  # there may be work, of whatever queue
-        self.takes_jobs = True
-        self.found_nothing = False  # when the storage was last asked, after all that was to be written down
-        self.done = self.failed = 0
-        self.ran = 0  # microseconds, of all that was done
-        self._seen_begun, self._seen_at = -1, 0.0  # how many had begun when it was last looked at
-        self._next_visit = self._next_ask = self._next_look = 0.0
+        self._waits_itself = False  # the last thread that waited in the loop's place was interrupted
+        self._begun, self._begun_at = -1, 0.0  # how many jobs had begun, and when that was last seen to change
+        self._next_visit = self._next_slot_check = 0.0
 
     # --- from other threads ---------------------------------------------------------------------------------------
 
@@ -114,46 +124,31 @@ class WorkerLoop:
         return self._slots.busy
 
     def stop_job(self, job_id: str, fence: int, reason: Reason) -> None:
-        """An operator wants this job to end."""
+        """An operator wants this job to stop."""
         self._timeouts.stop_job(job_id, fence, reason)
         self._next_visit = 0.0
-        self.wakeup.ring()
-
-    @property
-    def has_run_on(self) -> bool:
-        """Does a job still run that was given up?"""
-        return bool(self._timeouts.run_on)
-
-    def hand_all_back(self, why: str) -> None:
-        """Hand back what has not begun."""
-        for held in list(self.held_jobs.values()):
-            self._executors.hand_back(held, why)
+        self.wakeup.wake()
 
     def serve(self, found: Mapping[str, Collection[str]]) -> None:
-        """The foreman has seen jobs of these tasks wait in these queues."""
-        if self._served_queues.add(found):
-            self._next_ask = 0.0
-            self.wakeup.ring()
-
-    def follow(self, order: str) -> None:
-        """Serve queues of one rank in this order: the storage's."""
-        self._by_age = order == BY_AGE
+        """The foreman has seen jobs of these tasks in these queues."""
+        if self.fetcher.queues.add(found):
+            self.look_now()
 
     def look_now(self) -> None:
-        """The foreman has seen jobs in line, of which the storage may have told nobody."""
-        self._next_ask = 0.0
-        self.wakeup.ring()
+        """The foreman has seen waiting jobs; the storage may not have woken anyone for them."""
+        self.fetcher.next_ask = 0.0
+        self.wakeup.wake()
 
     # --- one turn -------------------------------------------------------------------------------------------------
 
-    def turn(self, most_sleep: float = 1.0) -> None:
-        """Look after the held jobs, write down, take in, or else sleep a little. Called again and again by the
-        worker."""
+    def turn(self, longest_sleep: float = 1.0) -> None:
+        """Watch the held jobs, write outcomes and reserve jobs; if there is nothing to do, sleep a little. The worker
+        calls it again and again."""
         now = time.monotonic()
         if self._slots.is_narrow:
-            self._widen(now)
-        if now >= self._next_look:
-            self._look_at_slots(now)
+            self._widen_if_stalled(now)
+        if now >= self._next_slot_check:
+            self._check_slots(now)
         is_visit = now >= self._next_visit
         if is_visit:
             self._visit(now)
@@ -162,422 +157,279 @@ class WorkerLoop:
                 is_busy = self._exchange(now)
                 self._write_starts()
                 if is_visit:
-                    self._write_down(now)
+                    self._write_logs(now)
                 if is_busy:
-                    return  # without a sleep: this may have been the last that the worker waited for
-            self._sleep(most_sleep)
+                    return  # without a sleep: this may have been the last thing that the worker waited for
+            self._sleep(longest_sleep)
         except StorageUnavailable as error:
-            self._outage.noticed(error, len(self.finisher))
-        if self._outage.is_under_way:
-            self._spooler.keep()
-
-    def _widen(self, now: float) -> None:
-        """Short jobs run one after the other; should one of them hold up the rest, they get all slots."""
-        if self._slots.begun != self._seen_begun:
-            self._seen_begun, self._seen_at = self._slots.begun, now
-        elif now - self._seen_at >= STALL:
-            lock.relax()
-            self._slots.widen()
+            self._outage.note(error, len(self.outcomes))
+        if self._outage.is_on:
+            self.finisher.keep()
 
     def _exchange(self, now: float) -> bool:
-        """Outcomes out, jobs in. False: there was nothing to exchange."""
-        self._admission.give_back()
-        self._find_lost()
-        batch = self.finisher.take(self._outage.most)
-        wanted = self._wanted(len(self.held_jobs) - len(batch), now)
-        if not batch and wanted == 0:
+        """Write outcomes and reserve jobs. False: there was nothing to do."""
+        self.fetcher.hand_back_refused()
+        if lost := self.fetcher.find_lost(self.held_jobs):
+            self._dispatch(lost)
+        batch = self.outcomes.take(self._outage.most)
+        wanted = self.fetcher.wanted(now, len(self.held_jobs), len(batch))
+        if batch and wanted and self.fetcher.can_finish_and_reserve:
+            jobs = self._finish_and_reserve(batch, wanted)
+        elif batch or wanted:
+            if batch:
+                self.finisher.write(batch)
+            jobs = self.fetcher.reserve(wanted) if wanted else []
+            self._outage.end()
+        else:
             return False
-        verdicts, jobs = self._call(batch, wanted)
-        self._outage.ended()
-        self._settle(batch, verdicts)
-        self._take_in(jobs, wanted, now)
+        self._take(jobs, wanted, now)
         return True
 
-    def _take_in(self, jobs: Sequence[Job], wanted: int, now: float) -> None:
-        self.found_nothing = wanted > 0 and not jobs
-        self._is_woken = self._is_woken and self.found_nothing
-        if self.found_nothing and self._may_serve_more() and self.look_for_queues():
-            self._fetcher.woken()
-            self._next_ask = 0.0
-            return
-        if wanted:
-            self._fetcher.found(wanted, len(jobs))
-            self._next_ask = 0.0 if len(jobs) >= wanted else now + self._fetcher.idle_wait
-            if self._is_woken:
-                self._next_ask = min(self._next_ask, now + LOOK_AGAIN)
+    def _finish_and_reserve(self, batch: Batch, wanted: int) -> list[Job]:
+        """One round trip; several if the storage refuses the outcomes together."""
+        jobs: list[Job] | None = None
+
+        def both(outcomes: list[Outcome]) -> list[Verdict]:
+            nonlocal jobs
+            verdicts, jobs = self.fetcher.finish_and_reserve(outcomes, wanted)
+            return verdicts
+
+        self.finisher.write(batch, both)
+        return self.fetcher.reserve(wanted) if jobs is None else jobs
+
+    def _take(self, jobs: Sequence[Job], wanted: int, now: float) -> None:
+        """The storage has answered with these jobs."""
+        self.fetcher.note_answer(wanted, len(jobs), now)
         if jobs:
             self._dispatch(jobs)
-        self._tell_finisher()
-        # Only now that the jobs are seated: the storage may be away. Who is never idle must look, too.
-        if jobs and self._is_alone and self._served_queues.should_look(LOOK_ALONE):
-            self.look_for_queues()
-
-    def _may_serve_more(self) -> bool:
-        """Nothing was found: was it woken for a queue that is not served here yet? A foreman would tell of one, too."""
-        if not (self._is_woken or self._is_alone):
-            return False
-        if not self._served_queues.should_look(LOOK_AGAIN if self._is_woken else LOOK_ALONE):
-            return False
-        self._is_woken = False
-        return True
-
-    def look_again(self) -> None:
-        """Ask the storage at the next turn, whatever was found before."""
-        self.found_nothing = False
-        self._fetcher.woken()
-        self._next_ask = 0.0
-
-    def look_for_queues(self) -> bool:
-        """Serve every queue that holds jobs of a task known here. True: there is another one now."""
-        return self._served_queues.has_more and self._served_queues.look_into(self._storage.tallies())
-
-    def _wanted(self, in_hand: int, now: float) -> int:
-        if not self.takes_jobs or now < self._next_ask or self.finisher.is_full or not self._executors.may_begin():
-            return 0
-        wanted = min(BATCH, self._fetcher.wanted(in_hand))
-        if self._max_jobs is None:
-            return wanted
-        return max(0, min(wanted, self._max_jobs - self.done - len(self.held_jobs)))  # what is left of its allowance
-
-    def _call(self, batch: list[tuple[HeldJob, Outcome]], wanted: int) -> tuple[list[Verdict], list[Job]]:
-        try:
-            self._log_writer.write_down([held for held, _ in batch])
-            outcomes = dated(batch)
-            if not outcomes:
-                return [], self._reserve(wanted)
-            try:
-                if not wanted or self._by_age:
-                    return self._storage.finish(outcomes), self._reserve(wanted)
-                return self._storage.finish_and_reserve(outcomes, self._owner, self._served_queues.queues, wanted)
-            except BadValue:
-                return self._finish_in_portions(batch), self._reserve(wanted)
-        except Exception:
-            self.finisher.give_back(batch)
-            self._may_hold_more = self._may_hold_more or wanted > 0
-            raise
-
-    def _reserve(self, wanted: int) -> list[Job]:
-        if not wanted:
-            return []
-        take = partial(reserve_by_age, self._storage) if self._by_age else self._storage.reserve
-        return take(self._owner, self._served_queues.queues, wanted)
-
-    def _finish_in_portions(self, batch: list[tuple[HeldJob, Outcome]]) -> list[Verdict]:
-        """Not together, because the storage does not take them so. `batch` has what was written from then on."""
-        written = finish_in_portions(batch, lambda portion: self._storage.finish(dated(portion)))
-        for held in written.lost:
-            self._forget(held)
-            self._slots.clear(held)
-        self.finisher.lost += len(written.lost)
-        self.finisher.give_back(written.left)
-        batch[:] = written.batch
-        return written.verdicts
-
-    def _settle(self, batch: Sequence[tuple[HeldJob, Outcome]], verdicts: Sequence[Verdict]) -> None:
-        runs = []
-        self.finisher.answered()
-        tell_ended(batch, verdicts)
-        for (held, outcome), verdict in zip(batch, verdicts, strict=True):
-            self._forget(held)
-            self._slots.clear(held)
-            if verdict is Verdict.STALE:
-                told = "job %s has changed hands; what came of it here is dropped"
-                log.warning(told, held.job.id, extra=about(held.job))
-                continue
-            if self._on_stored is not None:
-                self._on_stored(held.job, outcome)
-            if type(outcome) is not Released:
-                self._count(held, outcome)
-                runs.append(outcome.ran)
-        self._fetcher.note(runs)
-        self._spooler.settled()
-
-    def _count(self, held: HeldJob, outcome: Outcome) -> None:
-        self.done += 1
-        self.ran += outcome.ran
-        self._durations.note(held.task.name, outcome.ran)
-        if type(outcome) is Failed:
-            self.failed += 1
-            tell_failed(held, outcome)
-
-    def _forget(self, held: HeldJob) -> None:
-        if self.held_jobs.get(held.job.id) is held:
-            del self.held_jobs[held.job.id]
-
-    def _tell_finisher(self) -> None:
-        self.finisher.in_hand = len(self.held_jobs)
-        self.finisher.enough = max(1, self._fetcher.buffer // 2)
-
-    # --- seating --------------------------------------------------------------------------------------------------
+        self.outcomes.in_hand = len(self.held_jobs)
+        self.outcomes.enough = max(1, self.fetcher.pace.buffer // 2)
+        if jobs:  # after the dispatch: the storage may be away by now
+            self.fetcher.look_for_queues_if_alone()
 
     def _dispatch(self, jobs: Sequence[Job]) -> None:
-        held_jobs = self._admission.admit(jobs)
+        """Hand these jobs to the executors."""
+        held_jobs = self.fetcher.admit(jobs)
         self.held_jobs.update({held.job.id: held for held in held_jobs})
-        tell_taken(held_jobs)
-        kinds = {(held.task.name, held.is_async) for held in held_jobs}
-        long = {task for task, _ in kinds if self._durations.are_long(task)}
-        for held in held_jobs:
-            if held.job.losses > 0 or held.job.max_halts <= 1 or held.task.name in long:
-                held.starts_first = True
-        are_short = all(not is_async and self._durations.are_short(task) for task, is_async in kinds)
-        if are_short:
-            lock.hurry()
-        else:
-            lock.relax()
-        self._slots.line_up(held_jobs, narrow=are_short)
+        log_reserved(held_jobs)
+        self._executors.line_up(held_jobs)
         self._write_starts()
 
-    def _find_lost(self) -> None:
-        """A `reserve` whose answer was lost may have given us jobs that we do not know of."""
-        if not self._may_hold_more and (not self._looks or time.monotonic() < self._looks[0]):
-            return
-        page = self._storage.find(Filter(states=HELD, owner=self._owner), limit=BATCH)
-        jobs = page.jobs
-        while page.next is not None:
-            page = self._storage.find(Filter(states=HELD, owner=self._owner), cursor=page.next, limit=BATCH)
-            jobs += page.jobs
-        now = time.monotonic()
-        self._looks = (
-            [now + doubt for doubt in DOUBTS] if self._may_hold_more else [at for at in self._looks if at > now]
-        )
-        self._may_hold_more = False
-        self._dispatch([job for job in jobs if not self._is_held(job)])
-
-    def _is_held(self, job: Job) -> bool:
-        held = self.held_jobs.get(job.id)
-        return held is not None and held.job.fence == job.fence
-
     def _write_starts(self) -> None:
-        """Say in the storage that those run whose start must be known first, and let them; where that fails they do
-        not."""
+        """Store the start of the jobs that may not begin before, and let them begin. If that fails, hand them back."""
         if not self._executors.starts:
             return
-        given = [(held, slot) for held, slot in self._executors.starts.take() if not held.is_claimed]
+        starting = [(held, slot) for held, slot in self._executors.starts.take() if not held.is_claimed]
         try:
-            self._write_ends()  # whoever had a slot before is not shown as running any more
-            stale = self._log_writer.mark([held for held, _ in given])
+            self.finisher.write_now()  # so that the job that had the slot before is not shown as running any more
+            stale = self._log_writer.mark_running([held for held, _ in starting])
         except StorageUnavailable as error:
-            self._outage.noticed(error, len(self.finisher))
-            for held, _ in given:
-                self._executors.hand_back(held, "its start could not be written down")
+            self._outage.note(error, len(self.outcomes))
+            for held, _ in starting:
+                self._executors.hand_back(held, "its start could not be stored")
             return
-        for held, slot in given:
+        for held, slot in starting:
             if held in stale:
-                log.warning("job %s has changed hands before it began here", held.job.id, extra=about(held.job))
+                log_stale(held, "it does not begin here")
                 held.claim()
                 held.settle()
                 self._slots.give_up(held)
-                self._forget(held)
+                self.finisher.forget(held)
             else:
                 self._executors.executor_of(held).begin(held, slot)
 
-    def _write_ends(self) -> None:
-        """The outcomes that have gathered, due or not."""
-        batch = self.finisher.take_now(self._outage.most)
-        if batch:
-            verdicts, _ = self._call(batch, wanted=0)
-            self._settle(batch, verdicts)
-
-    # --- looking after the held jobs ----------------------------------------------------------------------------------
+    # --- watching the held jobs -------------------------------------------------------------------------------------
 
     def _visit(self, now: float) -> None:
-        """What needs no storage."""
-        begun = [held for held in self.held_jobs.values() if held.began_at is not None and not held.is_marked]
-        self._next_visit = min([now + VISIT, *(at for at in map(_mark_at, begun) if at > now)])
+        """Enforce time limits, and hand back what has waited too long. Needs no storage."""
+        unmarked = [held for held in self.held_jobs.values() if held.began_at is not None and not held.is_marked]
+        self._next_visit = min([now + VISIT, *(at for at in map(_mark_at, unmarked) if at > now)])
         self._executors.note_look()
-        left = self._timeouts.look_around(self.held_jobs, now)
+        left = self._timeouts.enforce(self.held_jobs, now)
         if left is not None:
             self._next_visit = min(self._next_visit, now + left)
         if not self._executors.may_begin():
-            self.hand_all_back("the heartbeats of its worker do not get through")
+            self.hand_back_waiting("the heartbeats of its worker do not get through")
         for held in list(self.held_jobs.values()):
-            if held.began_at is None and now - held.reserved_at > HOARD_LIMIT:
-                # Else the same jobs would be reserved again at once.
-                self._fetcher.hoarded()
+            if held.began_at is None and now - held.reserved_at > BUFFER_LIMIT:
+                self.fetcher.pace.note_overfull()  # else the same jobs would be reserved again immediately
                 self._executors.hand_back(held, "another job took too long before it")
 
-    def _look_at_slots(self, now: float) -> None:
+    def _check_slots(self, now: float) -> None:
         """Hand back what waits behind jobs that take longer than those before them: another worker may be idle."""
-        self._next_look = now + LOOK
+        self._next_slot_check = now + SLOT_CHECK
         waiting = self._slots.waiting
         if not waiting:
             return
-        long = 0.0
+        seconds = 0.0
         for held in self._slots.busy:
-            held.looks += 1
-            if held.looks >= LOOKS and held.began_at is not None:
-                long += now - held.began_at
-        too_many = waiting - self._fetcher.room(long / self._slots.number)
+            held.times_seen += 1
+            if held.times_seen >= LONG_AFTER_CHECKS and held.began_at is not None:
+                seconds += now - held.began_at
+        too_many = waiting - self.fetcher.pace.room(seconds / self._slots.number)
         if too_many > 0:
             self._hand_back_latest(too_many, now)
 
     def _hand_back_latest(self, number: int, now: float) -> None:
         for held in reversed(list(self.held_jobs.values())):
-            if number > 0 and held.began_at is None and now - held.reserved_at > LOOK * (LOOKS - 1):
-                self._fetcher.hoarded()
+            waits = now - held.reserved_at
+            if number > 0 and held.began_at is None and waits > SLOT_CHECK * (LONG_AFTER_CHECKS - 1):
+                self.fetcher.pace.note_overfull()
                 number -= self._executors.hand_back(held, "another job took too long before it")
 
-    def _write_down(self, now: float) -> None:
-        """What the jobs have said, and which of them run for long."""
-        held_jobs = [held for held in self.held_jobs.values() if held.began_at is not None and not held.is_settled]
-        for held in self._log_writer.write_down(held_jobs):
-            self._timeouts.end(held, Reason.ABORTED, "it was aborted")
-        self._log_writer.mark([held for held in held_jobs if _mark_at(held) <= now])
+    def _widen_if_stalled(self, now: float) -> None:
+        """Short jobs run one after the other. If one of them takes longer, let the others use all slots."""
+        if self._slots.begun != self._begun:
+            self._begun, self._begun_at = self._slots.begun, now
+        elif now - self._begun_at >= STALL:
+            self._executors.widen()
 
-    def write_down_the_rest(self, until: float) -> None:
-        """The last outcomes, before the worker goes; fewer at once while the storage does not take them. Raises
-        StorageUnavailable if it takes none until then."""
-        lock.relax()
-        while batch := self.finisher.take_now(self._outage.most):
-            try:
-                verdicts, _ = self._call(batch, wanted=0)
-            except StorageUnavailable as error:
-                self._outage.most = len(batch)  # which is halved
-                self._outage.noticed(error, len(self.finisher))
-                self._spooler.keep()
-                if time.monotonic() >= until:
-                    raise
-                time.sleep(max(0.0, min(until, self._outage.next_try) - time.monotonic()))
-            else:
-                self._outage.ended()
-                self._settle(batch, verdicts)
+    def _write_logs(self, now: float) -> None:
+        """Store what the jobs have logged, and which of them have run for a while."""
+        running = [held for held in self.held_jobs.values() if held.began_at is not None and not held.is_settled]
+        for held in self._log_writer.write(running):
+            self._timeouts.stop(held, Reason.ABORTED, "it was aborted")
+        self._log_writer.mark_running([held for held in running if _mark_at(held) <= now])
 
-    def hand_back_the_running(self, why: str, until: float) -> None:
-        """Hand back what still runs. Whose attempt has ended by now is not among them: its outcome was first. Raises
-        StorageUnavailable as `write_down_the_rest`."""
+    # --- stopping ---------------------------------------------------------------------------------------------------
+
+    @property
+    def has_given_up_runs(self) -> bool:
+        """Does a job that was given up still run?"""
+        return bool(self._timeouts.given_up)
+
+    def hand_back_waiting(self, why: str) -> None:
+        """Hand back the jobs that have not begun."""
+        for held in list(self.held_jobs.values()):
+            self._executors.hand_back(held, why)
+
+    def write_rest(self, until: float) -> None:
+        """Write the last outcomes. Raise StorageUnavailable if the storage takes none until then."""
+        restore_switch_interval()
+        self.finisher.write_rest(until)
+
+    def hand_back_running(self, why: str, until: float) -> None:
+        """Hand back the jobs that still run. A job that has ended by now keeps its own outcome. Raise
+        StorageUnavailable as `write_rest`."""
         while True:
             for held in list(self.held_jobs.values()):
                 if held.is_settled:  # its outcome is on its way
                     continue
                 self._note_run(held)
                 ran = max(1, held.ran) if held.is_claimed else 0
-                self.finisher.put(held, of_told(held) or Released(held.job.token, why, ran=ran))
-            self.write_down_the_rest(until)
+                self.outcomes.put(held, of_stopped(held) or Released(held.job.token, why, ran=ran))
+            self.write_rest(until)
             if not self.held_jobs or time.monotonic() >= until:
                 return
-            time.sleep(0.001)  # the thread of one that has just ended is about to put its outcome in
+            time.sleep(0.001)  # the thread of a job that has just ended is about to put its outcome in
 
-    def leave_the_running(self) -> list[str]:
-        """When all is written down that can be: the jobs that still run, for which nobody waits any more."""
-        for held in list(self.held_jobs.values()):  # of these the storage could not be told
+    def leave_running(self) -> list[str]:
+        """The ids of the jobs that still run when everything is written that can be. The worker waits no longer."""
+        for held in list(self.held_jobs.values()):  # the storage does not know that these are given up
             if not held.is_settled:
                 self._note_run(held)
                 if not held.settle():
                     held.has_returned = True
-        left = (
-            [*self._timeouts.run_on, *self._handed_back] if self._in_program else []
-        )  # else they end with the process
+        if not self._in_program:
+            return []  # they end with the process
+        left = [*self._timeouts.given_up, *self._handed_back]
         return [held.job.id for held in left if not held.has_returned]
 
     def _note_run(self, held: HeldJob) -> None:
-        """Before its job is in other hands: no pool of this process may begin it beside this run."""
+        """Before the job gets another owner: no pool of this process may begin it beside this run."""
         if self._in_program and held.is_claimed:
-            unreturned.note(held)
+            note_unreturned(held)
             self._handed_back.append(held)
 
     # --- sleeping -------------------------------------------------------------------------------------------------
 
-    def _sleep(self, most: float) -> None:
-        """Until an outcome comes in, a job may be there to fetch, or a held job wants a visit. Who is only idle is
-        woken by
-        the storage, and may sleep for longer."""
+    def _sleep(self, longest: float) -> None:
+        """Sleep until an outcome comes in, a job may be there, or a held job needs a visit. An idle worker may sleep
+        longer: the storage wakes it."""
         now = time.monotonic()
         if self._has_starts(now):
             return
-        longest, most = most, min(most, _USUAL_SLEEP)
+        seconds = min(longest, _LONGEST_SLEEP)
         if self.held_jobs:
-            most = min(most, max(0.0, self._next_visit - now))
+            seconds = min(seconds, max(0.0, self._next_visit - now))
         if self._slots.is_narrow:
-            most = min(most, STALL)
+            seconds = min(seconds, STALL)
         if self._slots.waiting:
-            most = min(most, max(0.0, self._next_look - now))
+            seconds = min(seconds, max(0.0, self._next_slot_check - now))
+        next_ask = self.fetcher.next_ask
         if now < self._outage.next_try:
-            self._doze(min(most, self._outage.next_try - now))
-        elif (due_in := self.finisher.due_in()) is not None:
-            self._doze(min(most, due_in))
-        elif self._wanted(len(self.held_jobs), max(now, self._next_ask)) == 0:
-            self._doze(most)
-        elif self._next_ask > now:
+            self._sleep_here(min(seconds, self._outage.next_try - now))
+        elif (due_in := self.outcomes.due_in()) is not None:
+            self._sleep_here(min(seconds, due_in))
+        elif self.fetcher.wanted(max(now, next_ask), len(self.held_jobs)) == 0:
+            self._sleep_here(seconds)
+        elif next_ask > now:
             is_idle = not (self.held_jobs or self._slots.is_narrow or self._slots.waiting)
-            self._sleep_in_storage(min(longest if is_idle else most, self._idle_wait(self._next_ask - now)))
+            self._sleep_in_storage(min(longest if is_idle else seconds, self._until_due(next_ask - now)))
 
     def _has_starts(self, now: float) -> bool:
-        """Are there starts to be written now?"""
+        """Are there starts to write now?"""
         return bool(self._executors.starts) and now >= self._outage.next_try
 
-    def _idle_wait(self, wait: float) -> float:
-        """Not past the moment when the next scheduled or retrying job is due."""
-        if wait < 0.05:
-            return wait
+    def _until_due(self, seconds: float) -> float:
+        """So many seconds, but not past the moment when the next scheduled or retrying job is due."""
+        if seconds < 0.05:
+            return seconds
         due = self._storage.next_due()
-        return wait if due is None else min(wait, due / SECOND)
+        return seconds if due is None else min(seconds, due / SECOND)
 
     def _sleep_in_storage(self, seconds: float) -> None:
-        lock.relax()
+        restore_switch_interval()
         self.wakeup.place = "storage"
         try:
-            # Looked at only now that a ring would be heard: what came in before must not wait for the next one.
-            if self.finisher or self._executors.starts:
-                self._next_ask = 0.0
+            # Look only now that a wake-up would be noticed: what came in before must not wait for the next one.
+            if self.outcomes or self._executors.starts:
+                self.fetcher.next_ask = 0.0
             elif self.held_jobs:
-                if self._storage.wait(seconds, list(self._served_queues.to_wait_for)):
-                    self._fetcher.woken()
-                    self._is_woken = self._served_queues.has_more
-                self._next_ask = 0.0
+                if self._storage.wait(seconds, list(self.fetcher.queues.to_wait_for)):
+                    self.fetcher.wake()
+                self.fetcher.next_ask = 0.0
             else:
                 self._wait_for_jobs(seconds)
         finally:
             self.wakeup.place = None
 
     def _wait_for_jobs(self, seconds: float) -> None:
-        """While nothing is here. No more than can begin at once: should this process be frozen meanwhile, they would
-        have to wait until it is missed."""
-        wanted = min(self._fetcher.slots, self._wanted(0, self._next_ask))
+        """Sleep while this worker is idle, with the next question at the storage already. Ask for no more jobs than can
+        begin immediately: if this process were frozen meanwhile, they would wait until its lease is over."""
+        wanted = min(self.fetcher.pace.slots, self.fetcher.wanted(self.fetcher.next_ask, held=0))
         if wanted == 0:
             return
-        work = partial(self._take_when_rung, wanted, seconds)
-        delegation = Delegation.NOBODY
-        if self._storage.supports_threaded_wait and not self._goes_itself:
+        work = partial(self._wait_and_take, wanted, seconds)
+        delegation = Delegation.NO_THREAD
+        if self._storage.supports_threaded_wait and not self._waits_itself:
             delegation = delegate(self._executors.threads.lend, work, self._storage.interrupt)
-        # Should it have been our own fault, it is raised when the loop does the same itself, the next time.
-        self._goes_itself = delegation is Delegation.DISTURBED
-        if delegation is Delegation.DISTURBED:
-            self._may_hold_more = True
-        elif delegation is Delegation.NOBODY:
+        # If the error is our own, the loop raises it the next time, when it waits itself.
+        self._waits_itself = delegation is Delegation.INTERRUPTED
+        if delegation is Delegation.INTERRUPTED:
+            self.fetcher.lose_answer()
+        elif delegation is Delegation.NO_THREAD:
             work()
         if self.held_jobs:
-            self._doze(STALL)  # so that they begin while nobody else wants the interpreter's lock
+            self._sleep_here(STALL)  # so that they begin while no other thread wants the interpreter lock
 
-    def _take_when_rung(self, wanted: int, seconds: float) -> None:
-        """Also done by a delegate, while the loop sleeps."""
-        began_at = time.monotonic()
+    def _wait_and_take(self, wanted: int, seconds: float) -> None:
+        """Wait for jobs and dispatch them. Another thread may do this while the loop sleeps."""
         try:
-            jobs = self._reserve_when_rung(wanted, seconds)
-        except Exception:
-            self._may_hold_more = True
-            raise
+            jobs = self.fetcher.wait_and_reserve(wanted, seconds)
         finally:
-            self.wakeup.place = None  # who rings need not call anybody back any more
-        if jobs:
-            self._fetcher.woken()
-        self._is_woken = self._served_queues.has_more and (self._is_woken or time.monotonic() - began_at < seconds)
-        if self.takes_jobs and self._executors.may_begin():
-            self._take_in(jobs, wanted, time.monotonic())
+            self.wakeup.place = None  # there is no call to interrupt any more
+        if self.fetcher.takes_jobs and self._executors.may_begin():
+            self._take(jobs, wanted, time.monotonic())
             if len(jobs) == 1:
-                lock.relax()  # until it has begun
+                restore_switch_interval()  # until it has begun
         else:
-            self._admission.refuse(jobs, "its worker takes no more jobs")
+            self.fetcher.refuse(jobs, "its worker takes no more jobs")
 
-    def _reserve_when_rung(self, wanted: int, seconds: float) -> list[Job]:
-        if not self._by_age:
-            return self._storage.wait_and_reserve(self._owner, self._served_queues.to_wait_for, wanted, seconds)
-        self._storage.wait(seconds, list(self._served_queues.to_wait_for))
-        return self._reserve(wanted)
-
-    def _doze(self, seconds: float) -> None:
+    def _sleep_here(self, seconds: float) -> None:
         self.wakeup.place = "here"
         try:
-            due_in = self.finisher.due_in()
+            due_in = self.outcomes.due_in()
             if due_in is not None and time.monotonic() >= self._outage.next_try:
                 seconds = min(seconds, due_in)
             if seconds > 0 and not self._has_starts(time.monotonic()):
@@ -587,5 +439,5 @@ class WorkerLoop:
 
 
 def _mark_at(held: HeldJob) -> float:
-    """When to mark it as running."""
+    """When to mark the job as running."""
     return inf if held.is_marked or held.began_at is None else held.began_at + MARK_AFTER

@@ -5,10 +5,10 @@
         with connect() as job.local.db:
             return call()
 
-Each gets the running job and `call`, which goes on inward and answers the task's result; `async def` ones await it.
-Plain and async middleware and tasks may be mixed: where the kind changes, the inner part runs on the other side, a
-plain one in a thread, an async one on the worker's event loop, and the outer part waits for it. Whoever does not want
-the task to run now answers `Snooze`, `Retry` or `Abort` instead of calling.
+Each gets the running job and `call`, which runs the rest and returns the task's result; async middleware awaits it.
+Plain and async middleware and tasks may be mixed: where the kind changes, a plain inner part runs in a thread, an async
+one on the worker's event loop, and the outer part waits for it. Middleware that does not want the task to run now
+returns `Snooze`, `Retry` or `Abort` instead of calling.
 """
 
 from __future__ import annotations
@@ -29,18 +29,17 @@ Middleware = Callable[..., Any]
 """`(job, call) -> result`, plain or async."""
 
 Chain = Callable[[JobContext], Any]
-"""Middleware and task as one: given the job, the result, or an awaitable of it."""
+"""Middleware and task as one function of the job; it returns the result or an awaitable of it."""
 
-
-_LOOK_FOR_STOP = 0.1
-"""Seconds between two looks whether an async task below a plain middleware shall stop."""
+_STOP_CHECK = 0.1
+"""Seconds between two checks whether an async task below plain middleware should stop."""
 
 Loop = Callable[[], asyncio.AbstractEventLoop]
-"""Answers the worker's event loop, starting it if need be."""
+"""Returns the worker's event loop, and starts it if it does not run yet."""
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Must what this function answers be awaited? True of `async def`, and of objects whose `__call__` is one."""
+    """Must the return value be awaited? True for `async def`, and for objects whose `__call__` is one."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
@@ -133,15 +132,17 @@ def _in_thread(inner: Chain) -> Callable[[JobContext], Awaitable[Any]]:
 
 
 def _on_loop(inner: Callable[[JobContext], Awaitable[Any]], loop: Loop | None) -> Chain:
-    """An async inner part below a plain middleware. It is cancelled when the job is told to stop, as it would be on
-    its own."""
+    """An async inner part below plain middleware. It is cancelled when the job is told to stop, as any async task."""
 
     async def call(job: JobContext, tasks: list[asyncio.Task[Any] | None]) -> tuple[Any, BaseException | None]:
         tasks.append(asyncio.current_task())
         try:
             return await inner(job), None
         except (KeyboardInterrupt, SystemExit, asyncio.CancelledError) as error:
-            return None, error  # raised on a loop, the first two would end it, and the last be told before its time
+            return (
+                None,
+                error,
+            )  # the event loop would not survive the first two, and the caller must not see the last too early
 
     def run(job: JobContext) -> Any:
         tasks: list[asyncio.Task[Any] | None] = []
@@ -159,15 +160,15 @@ def _on_loop(inner: Callable[[JobContext], Awaitable[Any]], loop: Loop | None) -
 def _waited_for(
     future: Future[tuple[Any, BaseException | None]], job: JobContext, tasks: Sequence[asyncio.Task[Any] | None]
 ) -> tuple[Any, BaseException | None]:
-    """Wait in a thread for what runs on the loop, and cancel it there, once, when the job shall stop."""
+    """Wait in a thread for a coroutine on the event loop, and cancel it once when the job should stop."""
     is_cancelled = False
-    while not wait([future], _LOOK_FOR_STOP).done:
+    while not wait([future], _STOP_CHECK).done:
         if not is_cancelled and tasks and tasks[0] is not None and job.is_stopping:
             is_cancelled = True
             tasks[0].get_loop().call_soon_threadsafe(tasks[0].cancel)
     value, error = future.result()
     if is_cancelled and isinstance(error, asyncio.CancelledError):
-        _ = job.should_stop  # it was told, and did as it was told; who completes all the same has completed
+        _ = job.should_stop  # the job has stopped when told to; had it completed all the same, that would count
     return value, error
 
 

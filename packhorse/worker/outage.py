@@ -1,5 +1,4 @@
-"""While the storage is away: when to try again, and what the log says meanwhile. Everything stays with the worker until
-the storage is back; the tokens decide then whether it still counts."""
+"""An outage of the storage, as one worker sees it: when to try again, how much to send, and what to log."""
 
 from __future__ import annotations
 
@@ -14,36 +13,36 @@ log = logging.getLogger("packhorse.worker")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 """Seconds between two tries."""
-TELL_AGAIN = 60.0
-"""Seconds after which it is told again."""
+LOG_EVERY = 60.0
+"""Seconds between two warnings about the same outage."""
 
 
 class Outage:
-    """Of one worker's storage; there may be none."""
+    """There may be none. Meanwhile everything stays with the worker; later the tokens decide what still counts."""
 
     def __init__(self) -> None:
         self.next_try = 0.0
-        self.most = BATCH  # outcomes in one call: perhaps it was too much at once, for a server's time or for a proxy
+        self.most = BATCH  # outcomes in one call: a large one may take too long for the server or for a proxy
         self._pause = 0.0
-        self._tell_again_at = 0.0
+        self._next_warning = 0.0
 
-    def noticed(self, error: StorageUnavailable, waiting: int) -> None:
-        """The storage does not answer, and so many outcomes wait to be written down."""
+    def note(self, error: StorageUnavailable, waiting: int) -> None:
+        """A call has failed, and so many outcomes wait."""
         now = time.monotonic()
         self.most = max(1, self.most // 2)
         self._pause = min(LONGEST_PAUSE, max(FIRST_PAUSE, self._pause * 2))
         self.next_try = now + random.uniform(0.5, 1.0) * self._pause
-        if now >= self._tell_again_at:
-            self._tell_again_at = now + TELL_AGAIN
+        if now >= self._next_warning:
+            self._next_warning = now + LOG_EVERY
             log.warning("the storage does not answer; %s outcomes wait: %s", waiting, error)
 
     @property
-    def is_under_way(self) -> bool:
+    def is_on(self) -> bool:
         return self._pause > 0.0
 
-    def ended(self) -> None:
-        """The storage has answered."""
+    def end(self) -> None:
+        """A call has succeeded."""
         self.most = min(BATCH, self.most * 2)
-        if self._tell_again_at:
+        if self._next_warning:
             log.info("the storage answers again")
-        self._pause = self._tell_again_at = 0.0
+        self._pause = self._next_warning = 0.0

@@ -1,8 +1,8 @@
 """The worker process: puts the parts together, and ends in order.
 
-    storage ⇄ loop → executor pool (threads, event loop, children) → attempt → finisher → loop
+    storage ⇄ loop: fetcher → executor pool (threads, event loop, children) → attempt → finisher
 
-The loop runs in the main thread, where signals arrive; the foreman's messages come in on a thread of their own.
+The loop runs in the main thread, where signals arrive. The foreman's messages come in on a thread of their own.
 """
 
 from __future__ import annotations
@@ -32,41 +32,39 @@ from packhorse.monitor.stacks import Stack, limit_stacks
 from packhorse.monitor.text import count_text
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import LEASE_S, START, WorkerInfo
-from packhorse.worker.capture import capture_logging
 from packhorse.worker.config import WorkerConfig
 from packhorse.worker.executors.fork_server import ForkServer
 from packhorse.worker.executors.pool import ExecutorPool
-from packhorse.worker.fetcher import LONGEST_WAIT
-from packhorse.worker.finisher import Finisher
+from packhorse.worker.finisher import OutcomeQueue
 from packhorse.worker.held_job import HeldJob
-from packhorse.worker.ipc import CONDEMNED, Message
-from packhorse.worker.job_log_writer import JobLogWriter
-from packhorse.worker.loop import WorkerLoop
+from packhorse.worker.ipc import EXIT_STUCK, Message
+from packhorse.worker.job_log import JobLogWriter
+from packhorse.worker.logging import capture_logging
+from packhorse.worker.loop import Wakeup, WorkerLoop
+from packhorse.worker.pace import LONGEST_WAIT
 from packhorse.worker.results import ResultHandlers
 from packhorse.worker.shared_status import SharedStatus
-from packhorse.worker.spool import SpoolFile
-from packhorse.worker.spooler import OutcomeSpooler
+from packhorse.worker.spool import OutcomeSpooler, SpoolFile
 from packhorse.worker.stacks import coroutine_text, dump_stacks, thread_stacks, title_of
 from packhorse.worker.stats import WorkerStats
-from packhorse.worker.wakeup import Wakeup
 
 log = logging.getLogger("packhorse.worker")
 
 HAND_BACK = 0.5
-"""Seconds at least for handing back what still runs, and for the outcomes of what ends in that moment."""
+"""Seconds at least for handing back the jobs that still run, and for outcomes that come in meanwhile."""
 
 
 class _EmptyRequest:
-    """Somebody wants to know when nothing is left to run."""
+    """A caller waits until nothing is left to run."""
 
     def __init__(self) -> None:
         self.event = threading.Event()
-        self.has_looked = False  # whatever was found before it was asked does not count
+        self.is_fresh = True  # answers of the storage from before the request do not count
 
 
 class WorkerProcess:
-    """One worker. `run` returns the exit code; `say` sends the foreman a message. What jobs write by `logging`, from
-    `log_level` on, goes into their own logs too."""
+    """One worker. `run` returns the exit code; `send` sends the foreman a message. What jobs log through `logging`,
+    from `log_level` on, goes into their own logs too."""
 
     def __init__(
         self,
@@ -76,7 +74,7 @@ class WorkerProcess:
         *,
         shared_status: SharedStatus | None = None,
         fork_server: ForkServer | None = None,
-        say: Callable[[Message], object] = lambda message: None,
+        send: Callable[[Message], object] = lambda message: None,
         log_level: int = logging.INFO,
     ) -> None:
         self.app = app
@@ -84,45 +82,45 @@ class WorkerProcess:
         self._owner = config.owner
         self._limits = config.limits
         self._storage = storage
-        self._say = say
+        self._send = send
         self._log_level = log_level
-        self._asked_when_empty: deque[_EmptyRequest] = deque()
+        self._empty_requests: deque[_EmptyRequest] = deque()
         self._drain_until: float | None = None
-        self._condemned: str | None = None
-        self._condemned_at = 0.0
-        self.makes_way = False  # in a program: another may begin beside it, and `linger` goes on from here
+        self._stuck_reason: str | None = None  # why the whole process must be replaced
+        self._stuck_at = 0.0
+        self.makes_way = False  # in a program: another worker may start, and `linger` takes over this one
         self._lingers = False
-        self._told_why = "stopped"  # the foreman says more, which is what operators read about this worker's end
+        self._leave_reason = "stopped"  # operators read it; the foreman sends a better one
         self._quits = self._drains = False
-        self._found_nothing = False  # in a burst: that is why it ends
+        self._found_nothing = False  # in a burst: it exits because nothing is left to run
         self._handlers = ResultHandlers(app)
         wakeup = Wakeup(storage)
-        finisher = Finisher(wakeup.ring, app.settings.code_version, shared_status=shared_status)
+        outcomes = OutcomeQueue(wakeup.wake, app.settings.code_version, shared_status=shared_status)
         self.executors = ExecutorPool(
-            app, config, finisher, self._condemn, shared_status=shared_status, fork_server=fork_server
+            app, config, outcomes, self._report_stuck, shared_status=shared_status, fork_server=fork_server
         )
         log_writer = JobLogWriter(storage, app.settings.keep_log_lines)
         on_stored = self._handlers.put if app.has_result_handlers else None
         spool = SpoolFile(Path(config.spool)) if config.spool is not None else None
-        self._spooler = OutcomeSpooler(spool, finisher)
-        self.loop = WorkerLoop(storage, config, self.executors, log_writer, wakeup, on_stored, self._spooler)
+        self._spooler = OutcomeSpooler(spool, outcomes.unwritten, outcomes.waiting_for)
+        self.loop = WorkerLoop(storage, config, self.executors, log_writer, wakeup, self._spooler, on_stored)
         self._stats = WorkerStats(
-            self.loop, config.concurrency, say, self._limits.max_rss, storage.measured, storage.connections
+            self.loop, config.concurrency, send, self._limits.max_rss, storage.measured, storage.connections
         )
 
     # --- life -----------------------------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Work until told to stop, or until there is a reason to make room for a fresh worker."""
+        """Work until told to stop, or until a fresh worker should take over."""
         self._join_patiently()
         with capture_logging(self._log_level):
             return self._work()
 
     def linger(self) -> int:
-        """After `run` has ended because it makes way: keep the record, without slots, until all that began here has
-        ended. As long as it is there, no job whose last run goes on here begins elsewhere."""
+        """After `run` has ended with `makes_way`: keep the worker's record, without slots, until all that began here
+        has ended. While the record exists, no job that still runs here begins elsewhere."""
         self._lingers, self.makes_way = True, False
-        with suppress(StorageError):  # then it is shown with slots that it does not use
+        with suppress(StorageError):  # then its record shows slots that it does not use
             self._storage.join(self._record(slots=0))
         return self._work()
 
@@ -131,20 +129,18 @@ class WorkerProcess:
         try:
             while not (self._is_over() or self.makes_way):
                 self.loop.turn(LONGEST_WAIT)
-                self._stats.tell()
-                self._look_at_limits()
+                self._stats.report()
+                self._check_limits()
         except WorkerNotFound:
-            log.error(
-                "worker %s was struck off: it had fallen silent; what it holds belongs to others now", self._owner
-            )
+            log.error("worker %s counts as dead: its heartbeats were late; its jobs belong to others now", self._owner)
             return 1
         finally:
             if not self.makes_way:
                 self._close()
-        return CONDEMNED if self._condemned else 0
+        return EXIT_STUCK if self._stuck_reason else 0
 
     def _join_patiently(self) -> None:
-        """A worker that is started while the storage is away waits for it, as a working one does."""
+        """Wait for a storage that is away, as a running worker does."""
         pause = 0.05
         while not (self._quits or self._drains):
             try:
@@ -157,21 +153,21 @@ class WorkerProcess:
                 return
 
     def _join(self) -> None:
-        has_foreman = self.config.foreman is not None and not self.config.is_alone  # which has said so
-        # First: many earlier jobs may have to be settled, and nobody beats for this worker before it is online.
+        has_foreman = self.config.foreman is not None and not self.config.is_alone  # a foreman announces the order
+        # First: it may take long if many earlier jobs change, and heartbeats begin only once this worker is online.
         announce(self._storage, self.app.announcements(), None if has_foreman else self.app.settings.chosen_order)
-        self.loop.look_for_queues()
+        self.loop.fetcher.look_for_queues()
         self._storage.join(self._record(self.config.concurrency))
-        self.loop.follow(self._storage.poll(self._owner, []).order)
-        self.app.put_schedules()  # also those that came with the file just saved, or the version just deployed
+        self.loop.fetcher.set_order(self._storage.poll(self._owner, []).order)
+        self.app.put_schedules()  # a new version of the app may have brought some
         served_queues = self.executors.served_queues
-        self._say(
+        self._send(
             {
                 "say": "online",
                 "pid": os.getpid(),
                 "tasks": sorted(self.executors.tasks),
                 "queues": served_queues.queues,
-                SERVES: served_queues.told,
+                SERVES: served_queues.description,
             }
         )
 
@@ -192,8 +188,8 @@ class WorkerProcess:
             "python": sys.version.split()[0],
             "version": __version__,
             LEASE_S: self._limits.lease,
-            SERVES: self.executors.served_queues.told,
-            START: self._owner,  # an id of ours is new for every process
+            SERVES: self.executors.served_queues.description,
+            START: self._owner,  # the id is new for every process
         }
         version = self.app.settings.code_version
         return about if version is None else {**about, "code_version": version}
@@ -201,134 +197,136 @@ class WorkerProcess:
     def _is_over(self) -> bool:
         if self._quits:
             return True
-        if self._condemned is not None and not self.config.in_program:
-            self._drain(self._limits.neighbours)
+        if self._stuck_reason is not None and not self.config.in_program:
+            self._drain(self._limits.other_jobs)
         elif self._drains:
             self.drain()
-        if self._asked_when_empty:
-            self._tell_if_empty()
-        if self._drain_until is None and self._condemned is not None:
-            return self._has_ended_all()
+        if self._empty_requests:
+            self._answer_if_empty()
+        if self._drain_until is None and self._stuck_reason is not None:
+            return self._has_no_runs()
         if self._drain_until is None:
             self._found_nothing = self.config.burst and self._is_empty()
             return self._found_nothing
-        if not self.loop.held_jobs and not self.loop.finisher:
+        if not self.loop.held_jobs and not self.loop.outcomes:
             return True
-        return self._end_what_is_left(time.monotonic())
+        return self._interrupt_overdue(time.monotonic())
 
-    def _has_ended_all(self) -> bool:
-        """Of a condemned worker in a program, where nothing ends what runs on a thread: it lets all of it end. Another
-        worker may begin when only runs that were given up are left, or its other jobs have had their time."""
-        self.loop.hand_all_back("its worker takes no more jobs")
-        has_jobs = bool(self.loop.held_jobs or self.loop.finisher)
-        if not has_jobs and not self.loop.has_run_on:
+    def _has_no_runs(self) -> bool:
+        """Can a stuck worker in a program end? Nothing ends what runs on its threads, so it waits for all of them.
+        Another worker may start when only jobs are left that were given up, or the other jobs have had their time."""
+        self.loop.hand_back_waiting("its worker takes no more jobs")
+        has_jobs = bool(self.loop.held_jobs or self.loop.outcomes)
+        if not has_jobs and not self.loop.has_given_up_runs:
             return True
-        is_time_over = time.monotonic() >= self._condemned_at + self._limits.neighbours
+        is_time_over = time.monotonic() >= self._stuck_at + self._limits.other_jobs
         self.makes_way = not self._lingers and (is_time_over or not has_jobs)
         return False
 
     def _is_empty(self) -> bool:
-        """For `--burst`: nothing here, and nothing in the storage that could be run now."""
-        return not self.loop.held_jobs and self.loop.found_nothing and not self.loop.look_for_queues()
+        """Is nothing left to run, here and in the storage?"""
+        return not self.loop.held_jobs and self.loop.fetcher.found_nothing and not self.loop.fetcher.look_for_queues()
 
-    def tell_when_empty(self) -> threading.Event:
-        """An event that is set as soon as nothing is left to run: nothing here, and nothing in the storage that could
-        be run now, as it is asked anew."""
-        asked = _EmptyRequest()
-        self._asked_when_empty.append(asked)
-        self.loop.wakeup.ring()
-        return asked.event
+    def when_empty(self) -> threading.Event:
+        """Return an event that is set as soon as nothing is left to run, here and in the storage, which is asked
+        again."""
+        request = _EmptyRequest()
+        self._empty_requests.append(request)
+        self.loop.wakeup.wake()
+        return request.event
 
-    def _tell_if_empty(self) -> None:
-        is_empty = all(asked.has_looked for asked in self._asked_when_empty) and self._is_empty()
-        for asked in list(self._asked_when_empty):
+    def _answer_if_empty(self) -> None:
+        is_empty = not any(request.is_fresh for request in self._empty_requests) and self._is_empty()
+        for request in list(self._empty_requests):
             if is_empty:
-                asked.event.set()
-                self._asked_when_empty.remove(asked)
-            elif not asked.has_looked:
-                asked.has_looked = True
-                self.loop.look_again()
+                request.event.set()
+                self._empty_requests.remove(request)
+            elif request.is_fresh:
+                request.is_fresh = False
+                self.loop.fetcher.ask_again()
 
-    def _end_what_is_left(self, now: float) -> bool:
+    def _interrupt_overdue(self, now: float) -> bool:
+        """Interrupt the jobs that still run when the grace period is over. True: they have had time to end."""
         assert self._drain_until is not None
         if now < self._drain_until:
             return False
-        if not self.executors.is_cutting_short:
-            # The grace is over, and whoever still runs a moment later is handed back.
+        if not self.executors.is_interrupting:
             self._drain_until = now + self._limits.abort_grace
-            self.executors.cut_short(list(self.loop.held_jobs.values()))
+            self.executors.interrupt(list(self.loop.held_jobs.values()))
             return False
         return True
 
     def _close(self) -> None:
-        """Write down what the jobs came to, and hand back what is left: better to run a job twice than to lose it."""
-        self.loop.hand_all_back("its worker ends")
+        """Write the last outcomes, and hand back what is left before the threads end: better to run a job twice than to
+        lose it."""
+        self.loop.hand_back_waiting("its worker ends")
         self.executors.close()
         until = time.monotonic() + self._limits.abort_grace
         with suppress(StorageError):
-            self.loop.write_down_the_rest(until)
+            self.loop.write_rest(until)
             self._handlers.close(timeout=max(0.0, until - time.monotonic()))
-            with suppress(BadValue):  # what it has done may be too long to be told; it leaves all the same
+            with suppress(BadValue):  # the figures may be too large for the storage
                 self._storage.record_stat(self._owner, self._stats.figures())
-            # Last, for whoever returned until now has an outcome; result handlers may have used up all of the grace.
+            # Last, so that a job that has returned by now keeps its outcome. The handlers may have used up the grace.
             until = max(until, time.monotonic() + HAND_BACK)
-            self.loop.hand_back_the_running("its worker was told to stop", until)
-            self._storage.leave(self._owner, why=self._condemned or self._told_why)
-        if left := len(self.loop.finisher):
-            kept = "the next start here delivers them" if self._spooler.keep() else "their jobs will run again"
-            log.error("%d outcomes could not be delivered: the storage is away; %s", left, kept)
+            self.loop.hand_back_running("its worker was told to stop", until)
+            self._storage.leave(self._owner, why=self._stuck_reason or self._leave_reason)
+        if left := len(self.loop.outcomes):
+            consequence = "the next start here delivers them" if self._spooler.keep() else "their jobs will run again"
+            log.error("could not deliver %d outcomes: the storage is away; %s", left, consequence)
         self._spooler.close()
-        self._tell_of_unreturned(self.loop.leave_the_running())
-        counts = {"done": self.loop.done, "failed": self.loop.failed}
-        why = self._condemned or "drained"
-        self._say({"say": "leaving", "why": why, **counts, "found_nothing": self._found_nothing})
+        self._log_unreturned(self.loop.leave_running())
+        counts = {"done": self.loop.finisher.done, "failed": self.loop.finisher.failed}
+        why = self._stuck_reason or "drained"
+        self._send({"say": "leaving", "why": why, **counts, "found_nothing": self._found_nothing})
 
-    def _tell_of_unreturned(self, jobs: Sequence[str]) -> None:
+    def _log_unreturned(self, jobs: Sequence[str]) -> None:
         if jobs:
-            told = (
+            message = (
                 "the pool's worker has ended, and %s in this program: %s; no pool of this program begins such a job"
                 " again before its run returns, but another program may"
             )
-            log.warning(told, count_text(len(jobs), "run goes on", "runs go on"), ", ".join(jobs))
+            log.warning(message, count_text(len(jobs), "job still runs", "jobs still run"), ", ".join(jobs))
 
-    # --- what the foreman and signals may ask ---------------------------------------------------------------------
+    # --- orders of the foreman, and signals -----------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Take no more jobs, let the running ones finish within the grace, then end. Check-ins say so from now on."""
+        """Take no more jobs, let the running ones finish within the grace period, then exit. Check-ins say so from now
+        on."""
         self._drain(self._limits.stop_grace)
 
     def _drain(self, grace: float) -> None:
         until = time.monotonic() + grace
         if self._drain_until is None:
             self._drain_until = until
-            self.loop.finisher.is_stopping = True
+            self.loop.outcomes.is_stopping = True
             self.quiet()
             self.executors.ask_to_stop()
-            self.loop.hand_all_back("its worker was told to stop")
-        elif not self.executors.is_cutting_short:
-            # One that was told to stop, and is condemned while it waits for its jobs, waits no longer than any other.
+            self.loop.hand_back_waiting("its worker was told to stop")
+        elif not self.executors.is_interrupting:
+            # A stopping worker that gets stuck waits for its jobs no longer than any stuck worker.
             self._drain_until = min(self._drain_until, until)
 
     def drain_soon(self) -> None:
-        """`drain`, from a signal handler: only a mark, the loop does the rest between two steps."""
+        """`drain`, from a signal handler: set a flag; the main thread does the rest between two turns."""
         self._drains = True
-        self.loop.wakeup.ring()
+        self.loop.wakeup.wake()
 
     def quiet(self) -> None:
         """Take no more jobs."""
-        self.loop.takes_jobs = False
-        self.loop.wakeup.ring()
+        self.loop.fetcher.takes_jobs = False
+        self.loop.wakeup.wake()
 
     def quit(self) -> None:
-        """End now; what runs is handed back."""
-        self.executors.cut_short()
+        """Exit now; the running jobs are handed back."""
+        self.executors.interrupt()
         self._quits = True
-        self.loop.takes_jobs = False
-        self.loop.wakeup.ring()
+        self.loop.fetcher.takes_jobs = False
+        self.loop.wakeup.wake()
 
     def handle(self, message: Message) -> None:
         """A message from the foreman."""
-        self._told_why = message.get("why") or self._told_why
+        self._leave_reason = message.get("why") or self._leave_reason
         match message.get("do"):
             case "drain":
                 self.drain_soon()
@@ -341,56 +339,56 @@ class WorkerProcess:
             case "serve":
                 self.loop.serve(message["queues"])
             case "order":
-                self.loop.follow(message["order"])
+                self.loop.fetcher.set_order(message["order"])
             case "ended":
-                self.tell_of_ended(message["jobs"])
+                self.handle_ended(message["jobs"])
             case "look":
                 self.loop.look_now()
             case "dump":
                 dump_stacks()
             case "stacks":
-                self.tell_stacks(int(message["order"]))
+                self.send_stacks(int(message["order"]))
 
-    def tell_of_ended(self, jobs: Sequence[str]) -> None:
-        """Call the result handlers for these jobs, which have ended in no worker of ours."""
+    def handle_ended(self, jobs: Sequence[str]) -> None:
+        """Call the result handlers for these jobs, which ended in no worker of ours."""
         self._handlers.put_ended(jobs)
 
-    def tell_stacks(self, order: int) -> None:
-        """Where everything stands here. What runs in children follows, each when it answers."""
+    def send_stacks(self, order: int) -> None:
+        """Send the stacks of all threads and coroutines. The stacks of child processes follow, each when it answers."""
         waiting = [(held, coroutine_text(coroutine)) for held, coroutine in self.executors.coroutines.coroutines()]
         found = [*(Stack(title_of(held), text, held.job.id) for held, text in waiting if text), *thread_stacks()]
 
-        def tell(held: HeldJob, text: str) -> None:
+        def send_child(held: HeldJob, text: str) -> None:
             child = Stack(title_of(held), text, held.job.id)
-            self._say({"say": "stack", "order": order, "stack": msgspec.to_builtins(child)})
+            self._send({"say": "stack", "order": order, "stack": msgspec.to_builtins(child)})
 
         children = self.executors.children
         busy = children.busy if children is not None else 0
-        self._say({"say": "stacks", "order": order, "items": msgspec.to_builtins(limit_stacks(found)), "more": busy})
+        self._send({"say": "stacks", "order": order, "items": msgspec.to_builtins(limit_stacks(found)), "more": busy})
         if children is not None:
-            children.ask_stacks(tell)  # only now: the foreman drops the answer to what it has not heard of yet
+            children.ask_stacks(send_child)  # last: the foreman drops a child's stack that comes before the others
 
-    # --- what comes after -----------------------------------------------------------------------------------------
+    # --- reasons to be replaced -----------------------------------------------------------------------------------
 
-    def _condemn(self, why: str) -> None:
-        """A job will not end: finish what is beside it for a while, then make room for a fresh process. Only a mark, as
-        with `drain_soon`, for it may come from any thread."""
-        if self._condemned is None:
+    def _report_stuck(self, why: str) -> None:
+        """A job does not end, so the whole process must be replaced; its other jobs get a while to finish. From any
+        thread: set a flag, as `drain_soon`."""
+        if self._stuck_reason is None:
             log.error("%s; this worker will be replaced", why)
-            self._condemned_at = time.monotonic()
-            self._condemned = why
-            self._say({"say": "condemned", "why": why})
+            self._stuck_at = time.monotonic()
+            self._stuck_reason = why
+            self._send({"say": "stuck", "why": why})
             self.quiet()
 
-    def _look_at_limits(self) -> None:
+    def _check_limits(self) -> None:
         if self._drain_until is not None:
             return
-        if self._limits.max_jobs is not None and self.loop.done >= self._limits.max_jobs:
-            self._make_room(f"it has run {self.loop.done} jobs")
+        if self._limits.max_jobs is not None and self.loop.finisher.done >= self._limits.max_jobs:
+            self._make_way(f"it has run {self.loop.finisher.done} jobs")
         elif self._limits.max_rss is not None and self._stats.rss > self._limits.max_rss:
-            self._make_room(f"it has grown to {self._stats.rss:,} bytes")
+            self._make_way(f"it has grown to {self._stats.rss:,} bytes")
 
-    def _make_room(self, why: str) -> None:
-        log.info("this worker makes room for a fresh one: %s", why)
-        self._say({"say": "leaving", "why": why, "done": self.loop.done})
+    def _make_way(self, why: str) -> None:
+        log.info("this worker will be replaced: %s", why)
+        self._send({"say": "leaving", "why": why, "done": self.loop.finisher.done})
         self.drain()

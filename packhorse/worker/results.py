@@ -1,9 +1,9 @@
-"""Result handlers: a worker's thread that tells users' functions about jobs that have ended.
+"""Result handlers: a thread of the worker that calls users' functions for jobs that have ended.
 
-The loop puts a job in once its outcome is stored, and the foreman tells of those that ended in no worker of ours: while
-they waited, in a foreign worker, or with their own. So a handler can do no harm to a job: what it raises goes into its
-log, and the call is repeated three times with growing waits. A call that waits here is lost when the worker is killed;
-who needs more than that is a subscriber.
+The finisher puts a job in once its outcome is stored. The foreman adds jobs that ended in no worker of ours: while they
+waited, in a foreign worker, or with their worker. A handler cannot harm its job: what it raises goes into the job's
+log, and the call is repeated three times after growing waits. A call that waits here is lost if the worker is killed; a
+subscriber loses nothing.
 """
 
 from __future__ import annotations
@@ -31,27 +31,26 @@ from packhorse.worker.logging import about
 
 WAITS = (0.1, 1.0, 10.0)
 """Seconds before each repeated call of a handler that raised."""
-
-_TAKEN_AT_ONCE = 100
+_BATCH = 100
 
 log = logging.getLogger("packhorse.results")
 
 
-class Ended(NamedTuple):
-    """A job as its worker held it, and what its attempt came to."""
+class EndedJob(NamedTuple):
+    """A job as its worker held it, and its outcome."""
 
     job: Job
     outcome: Outcome
 
 
 class EndedElsewhere(NamedTuple):
-    """A job that no worker of ours has ended."""
+    """A job that ended in no worker of ours."""
 
     job_id: str
 
 
 class HandlerCall(NamedTuple):
-    """One handler that is to be told of one job, at this moment or later."""
+    """One call of a handler for one job, now or later."""
 
     due_at: float
     number: int  # decides between equals
@@ -62,8 +61,8 @@ class HandlerCall(NamedTuple):
 
 
 class ResultHandlers:
-    """Calls an app's result handlers, one after the other. At most `limit` ended jobs wait for it; then `put` waits for
-    `patience` seconds, which slows the worker down, rather than forget one."""
+    """Calls an app's result handlers, one after the other. At most `limit` ended jobs wait for it. Then `put` waits for
+    up to `patience` seconds, which slows the worker down, before it drops a job."""
 
     def __init__(
         self, app: Packhorse, *, limit: int = 1_000, waits: Sequence[float] = WAITS, patience: float = 1.0
@@ -73,9 +72,9 @@ class ResultHandlers:
         self._waits = waits
         self._patience = patience
         self._changed = threading.Condition()
-        self._ended: deque[Ended | EndedElsewhere] = deque()
+        self._ended: deque[EndedJob | EndedElsewhere] = deque()
         self._calls: list[HandlerCall] = []  # a heap: those that are to be repeated
-        self._at_hand: deque[HandlerCall] = deque()
+        self._current: deque[HandlerCall] = deque()
         self._numbers = itertools.count()
         self._thread: threading.Thread | None = None
         self._is_closing = False
@@ -83,24 +82,24 @@ class ResultHandlers:
         self._is_stuck = False
 
     def wants(self, task: str) -> bool:
-        """Whether anybody wants to know how jobs of this task end."""
+        """Is there a handler for jobs of this task?"""
         hooks = self._app.hooks
         if hooks.on_success or hooks.on_failure or hooks.on_result.get(task):
             return True
         return task in self._app.registry and self._app.registry.get(task).on_result is not None
 
     def put(self, job: Job, outcome: Outcome) -> bool:
-        """This outcome of the job has been accepted. Handlers are called if it was the job's last.
+        """The storage has accepted this outcome. Call the handlers if it was the job's last.
 
-        False: nobody wants it, or so many wait that it was dropped, or it is closed.
+        False: there is no handler, or too many jobs wait and this one is dropped, or `close` was called.
         """
-        return self.wants(job.task) and self._put(Ended(job, outcome))
+        return self.wants(job.task) and self._put(EndedJob(job, outcome))
 
     def put_ended(self, job_ids: Sequence[str]) -> int:
-        """These have ended elsewhere; handlers that want them are called. Answers how many were taken."""
+        """Call the handlers for these jobs, which have ended elsewhere. Return how many were taken."""
         return sum(self._put(EndedElsewhere(job_id)) for job_id in job_ids) if self._app.has_result_handlers else 0
 
-    def _put(self, ended: Ended | EndedElsewhere) -> bool:
+    def _put(self, ended: EndedJob | EndedElsewhere) -> bool:
         with self._changed:
             if self._is_closing or not self._has_room():
                 return False
@@ -112,8 +111,8 @@ class ResultHandlers:
         return True
 
     def close(self, timeout: float = 5.0) -> int:
-        """Take no more, make the calls that wait, without further waits, for `timeout` seconds at most. Answers how
-        many jobs and calls were left."""
+        """Take no more jobs, and make the waiting calls without further waits, for `timeout` seconds at most. Return
+        how many jobs and calls are left."""
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
@@ -121,10 +120,10 @@ class ResultHandlers:
             self._thread.join(timeout)
         with self._changed:
             self._is_over = True
-            left = len(self._ended) + len(self._calls) + len(self._at_hand)
+            left = len(self._ended) + len(self._calls) + len(self._current)
             self._changed.notify_all()
         if left:
-            log.error("%d calls of result handlers were not made: the worker had to stop", left)
+            log.error("skipped %d calls of result handlers: the worker had to stop", left)
         return left
 
     def _has_room(self) -> bool:
@@ -133,9 +132,11 @@ class ResultHandlers:
         if not self._is_stuck and self._changed.wait_for(lambda: len(self._ended) < self._limit, self._patience):
             return True
         if not self._is_stuck:
-            # From here on nobody waits in vain, until the thread has taken something again.
+            # From now on drop jobs without waiting, until the thread has taken some again.
             self._is_stuck = True
-            log.error("result handlers are too slow: %d ended jobs wait, further ones are not told of", self._limit)
+            log.error(
+                "result handlers are too slow: %d ended jobs wait; no handlers are called for further ones", self._limit
+            )
         return False
 
     # --- in the thread --------------------------------------------------------------------------------------------
@@ -145,17 +146,17 @@ class ResultHandlers:
             ended, calls = self._next()
             if not ended and not calls:
                 return
-            self._at_hand.extend(calls + self._calls_for(ended))
-            while self._at_hand and not self._is_over:
-                self._make(self._at_hand[0])
-                self._at_hand.popleft()
+            self._current.extend(calls + self._calls_for(ended))
+            while self._current and not self._is_over:
+                self._make(self._current[0])
+                self._current.popleft()
 
-    def _next(self) -> tuple[list[Ended | EndedElsewhere], list[HandlerCall]]:
-        """What is to be done now; waits for it. Nothing: it is closed and all is done."""
+    def _next(self) -> tuple[list[EndedJob | EndedElsewhere], list[HandlerCall]]:
+        """Wait for the next jobs and calls. Both empty: `close` was called and all is done."""
         with self._changed:
             while not self._is_over:
                 calls = self._due_calls()
-                ended = [self._ended.popleft() for _ in range(min(len(self._ended), _TAKEN_AT_ONCE))]
+                ended = [self._ended.popleft() for _ in range(min(len(self._ended), _BATCH))]
                 if ended:
                     self._is_stuck = False
                     self._changed.notify_all()
@@ -171,15 +172,15 @@ class ResultHandlers:
             due.append(heapq.heappop(self._calls))
         return due
 
-    def _calls_for(self, ended: list[Ended | EndedElsewhere]) -> list[HandlerCall]:
+    def _calls_for(self, ended: list[EndedJob | EndedElsewhere]) -> list[HandlerCall]:
         stored: dict[str, Job] = {}
         with suppress(StorageError):
             stored = {job.id: job for job in self._app.storage.get_many([_id_of(one) for one in ended])}
         return [call for one in ended for call in self._calls_about(one, stored.get(_id_of(one)))]
 
-    def _calls_about(self, ended: Ended | EndedElsewhere, stored: Job | None) -> list[HandlerCall]:
-        if isinstance(ended, Ended):
-            record, token = _final(ended, stored), ended.job.token
+    def _calls_about(self, ended: EndedJob | EndedElsewhere, stored: Job | None) -> list[HandlerCall]:
+        if isinstance(ended, EndedJob):
+            record, token = _final_record(ended, stored), ended.job.token
         else:
             record = stored if stored is not None and stored.state in FINAL else None
             token = Token(ended.job_id, (stored.last_owner if stored else None) or "", stored.fence if stored else 0)
@@ -194,7 +195,7 @@ class ResultHandlers:
     def _make(self, call: HandlerCall) -> None:
         try:
             _run(call.handler, JobHandle.of(self._app._state, call.record))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it raises, it is the handler's own affair
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a failing handler harms neither job nor worker
             self._note(call, error)
             if call.failures < len(self._waits):
                 due_at = time.monotonic() + self._waits[call.failures]
@@ -203,16 +204,16 @@ class ResultHandlers:
 
     def _note(self, call: HandlerCall, error: BaseException) -> None:
         left = len(self._waits) - call.failures
-        told = f"{left} more tries" if left > 1 else "1 more try" if left else "no more tries"
-        text = f"result handler {name_of(call.handler)}: {Failure.of(error).summary()} ({told})"
+        tries = f"{left} more tries" if left > 1 else "1 more try" if left else "no more tries"
+        text = f"result handler {name_of(call.handler)}: {Failure.of(error).summary()} ({tries})"
         log.warning("job %s: %s", call.record.id, text, exc_info=error, extra=about(call.record))
-        with suppress(StorageError, BadValue):  # it may be too long for a server; the worker's own log has it
+        with suppress(StorageError, BadValue):  # it may be too long for the server; the worker's own log has it
             lines = [LogLine(text, LogKind.ERROR)]
             self._app.storage.append_log(call.token, lines, keep=self._app.settings.keep_log_lines)
 
 
-def _id_of(ended: Ended | EndedElsewhere) -> str:
-    return ended.job.id if isinstance(ended, Ended) else ended.job_id
+def _id_of(ended: EndedJob | EndedElsewhere) -> str:
+    return ended.job.id if isinstance(ended, EndedJob) else ended.job_id
 
 
 def _run(handler: ResultHandler, job: JobHandle[object]) -> None:
@@ -223,11 +224,11 @@ def _run(handler: ResultHandler, job: JobHandle[object]) -> None:
         run(answer)
 
 
-def _final(ended: Ended, stored: Job | None) -> Job | None:
-    """The job as it ended; None when this outcome was not its last."""
+def _final_record(ended: EndedJob, stored: Job | None) -> Job | None:
+    """The job as it ended; None if this outcome was not its last."""
     job, outcome = ended
-    told = transitions.settled(job, outcome, job.updated_at + outcome.ran + outcome.ago).job
-    if stored is not None and stored.fence == told.fence and stored.state in FINAL:
+    computed = transitions.settled(job, outcome, job.updated_at + outcome.ran + outcome.ago).job
+    if stored is not None and stored.fence == computed.fence and stored.state in FINAL:
         return stored
-    # It is gone already, or an operator has given it another life, or the storage is away: as far as we know, then.
-    return told if told.state in FINAL else None
+    # The job is deleted, or an operator has retried it, or the storage is away: use what this worker knows.
+    return computed if computed.state in FINAL else None

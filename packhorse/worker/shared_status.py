@@ -1,11 +1,10 @@
-"""The shared status: a small shared file by which a foreman knows what its worker was doing when it died.
+"""The shared status: a small file in memory by which a foreman knows what its worker was doing when it died.
 
-The worker writes a job's id into a place just before the job begins, and nothing else does. It notes there that the job
-has ended, and clears the place when the outcome is stored. The foreman writes the time of its last accepted heartbeat;
-a worker begins nothing while that is too old. The worker writes when it last looked at the time limits of its jobs; a
-foreman enforces them while that is too old. Both map the file into memory, so a write costs a fraction of a
-microsecond and survives the writer's death. The foreman holds a lock on the file for as long as it lives, by which
-others see whether a file that was left behind has an owner.
+The worker writes a job's id into a place just before the job begins, notes there that the job has ended, and clears the
+place when the outcome is stored. It also writes when it last checked the time limits of its jobs; the foreman enforces
+them if that is too old. The foreman writes the time of its last accepted heartbeat; the worker begins nothing if that
+is too old. Both map the file, so a write costs a fraction of a microsecond and survives the writer's death. The foreman
+locks the file as long as it lives, so that others see whether a file that was left behind has an owner.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _FREE, _RUNS, _ENDED = 0, 1, 2
 
 
 class StatusEntry(NamedTuple):
-    """A job that has begun: where, and how many microseconds ago. A task whose name is long is cut."""
+    """A job that has begun: its slot, and how many microseconds ago. A long task name is cut."""
 
     job_id: str
     task: str
@@ -40,7 +39,7 @@ class StatusEntry(NamedTuple):
 
 
 class SharedStatus:
-    """One worker's shared status, seen from either side."""
+    """The shared status of one worker, for both sides."""
 
     def __init__(self, path: Path) -> None:
         with path.open("r+b") as file:
@@ -54,7 +53,7 @@ class SharedStatus:
 
     @classmethod
     def create(cls, path: Path, slots: int) -> SharedStatus:
-        """A new shared status with nothing on it, locked by this process."""
+        """A new, empty file, locked by this process."""
         shared_status = cls.__new__(cls)
         with path.open("w+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the memory map keeps the file open, and so the lock
@@ -67,22 +66,22 @@ class SharedStatus:
     # --- the worker's side ----------------------------------------------------------------------------------------
 
     def begin(self, place: int, job_id: str, task: str = "", slot: int = 0, at: float = 0.0) -> None:
-        """This job is about to begin, by `time.monotonic`. One write, for this is on the way of every job."""
+        """This job is about to begin, at this time of the monotonic clock. One write: every job comes by here."""
         start, text = _HEADER + place * _PLACE, (job_id + "\0" + task).encode()
         if len(text) > _TEXT:
             text = text[:_TEXT]
         self._memory[start : start + _HEAD.size + len(text)] = _HEAD.pack(_RUNS, len(text), slot, at) + text
 
     def end(self, place: int) -> None:
-        """The job of this place has ended, and its outcome is not stored yet."""
+        """The job has ended; its outcome is not stored yet."""
         self._memory[_HEADER + place * _PLACE] = _ENDED
 
     def clear(self, place: int) -> None:
-        """The outcome of this place's job is stored."""
+        """The outcome of the job is stored."""
         self._memory[_HEADER + place * _PLACE] = _FREE
 
     def note_look(self) -> None:
-        """The worker looks at the time limits of its jobs."""
+        """The worker checks the time limits of its jobs."""
         _TIME.pack_into(self._memory, _LOOK, time.monotonic_ns())
 
     def beat_age(self) -> float:
@@ -93,7 +92,7 @@ class SharedStatus:
     # --- the foreman's side ---------------------------------------------------------------------------------------
 
     def running(self) -> list[str]:
-        """The ids of those that have begun."""
+        """The ids of the jobs that have begun and whose outcome is not stored."""
         return [begun.job_id for begun in self.begun()]
 
     def begun(self) -> list[StatusEntry]:
@@ -109,18 +108,17 @@ class SharedStatus:
         return found
 
     def look_age(self) -> float:
-        """Seconds since the worker last looked at the time limits of its jobs, without those that the machine slept."""
+        """Seconds since the worker last checked time limits, by a clock that does not count sleep."""
         at: int = _TIME.unpack_from(self._memory, _LOOK)[0]
         return max(0.0, (time.monotonic_ns() - at) / 1e9)
 
     def beat(self) -> None:
-        """The storage has just accepted a heartbeat. Nothing happens to a shared status that another thread has just
-        closed."""
-        with suppress(TypeError, ValueError):  # `pack_into` raises the one, the map itself the other
+        """The storage has just accepted a heartbeat."""
+        with suppress(TypeError, ValueError):  # another thread has just closed it
             _TIME.pack_into(self._memory, _BEAT, _boot_time())
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._memory.close()
 
 

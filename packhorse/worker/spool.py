@@ -1,8 +1,8 @@
 """The spool: outcomes that could not be delivered, in files of this machine, so that they outlive their worker.
 
-While the storage is away a worker keeps what its jobs came to in memory, and here. Its foreman delivers what is left of
-a worker that has ended; so does the next foreman that starts here for the same storage. A living worker holds a lock on
-its file. Every outcome carries its token: of a job that somebody else has by then it is refused, and harms nobody.
+While the storage is away, a worker keeps the outcomes of its jobs in memory and here. Its foreman delivers the file of
+a worker that has ended; so does the next foreman that starts on this machine for the same storage. A living worker
+holds a lock on its file. Every outcome carries its token: if the job has another owner by then, the storage rejects it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import logging
 import os
 import stat
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
@@ -27,40 +28,45 @@ from msgspec.structs import replace
 
 from packhorse.core.clock import SECOND
 from packhorse.core.errors import NotSignedIn, PackhorseError, StorageError, TooBusy
+from packhorse.core.job import Token
 from packhorse.core.outcome import Outcome, Verdict
 from packhorse.core.settings import Settings, mask_url
 from packhorse.storage.contract import BATCH, Storage
 
 log = logging.getLogger("packhorse")
 
+SLOW_CALL = 1.0
+"""Seconds. Outcomes that wait longer for a call of the storage go to the disk."""
+_CHECK_EVERY = 0.5
+"""Seconds between two checks of how long the current call takes."""
 _SUFFIX = ".outcomes"
 _BROKEN = ".broken"
-_OF_THE_WAY = frozenset({"patience", "timeout", "connections", "ca"})
-"""Options of an address that say how to get there, not where it is."""
-_OF_THE_STORAGE = (StorageError, NotSignedIn, TooBusy)
-"""What is wrong with the storage or the way to it, and not with an outcome."""
+_CONNECTION_OPTIONS = frozenset({"patience", "timeout", "connections", "ca"})
+"""Options of a URL that say how to connect, not which storage it is."""
+_STORAGE_ERRORS = (StorageError, NotSignedIn, TooBusy)
+"""Errors of the storage or the connection, not of an outcome."""
 _OTHERS_WRITE = 0o022
-_WAIT_FOR_OTHERS = 5.0
-"""Seconds to wait for somebody else who delivers the outcomes of a worker that has ended."""
-_LOOK_AGAIN = 0.02
+_LOCK_TIMEOUT = 5.0
+"""Seconds to wait for another process that delivers the same file."""
+_LOCK_POLL = 0.02
 
 
-class Spooled(msgspec.Struct, frozen=True):
-    """A line of a file: outcomes as they were at a time of this machine's clock, in seconds since 1970."""
+class SpoolEntry(msgspec.Struct, frozen=True):
+    """A line of a file: outcomes as they were at this time of the machine's clock, in seconds since 1970."""
 
     at: float
     outcomes: list[Outcome]
 
 
-class Delivered(NamedTuple):
-    """What became of them."""
+class Delivery(NamedTuple):
+    """How many outcomes the storage has taken."""
 
     taken: int
-    late: int  # somebody else has the job, or it is gone
+    late: int  # the job has another owner, or is gone
 
 
 class SpoolFile:
-    """The outcomes of one worker, which holds a lock on its file: a file that can be locked has no living owner."""
+    """The outcomes of one worker. It holds a lock on its file: a file that can be locked has no living owner."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -68,8 +74,8 @@ class SpoolFile:
         self._has_failed = False
 
     def put(self, outcomes: Sequence[Outcome]) -> bool:
-        """Add these to what is there. When this answers True they are on the disk."""
-        packed = msgspec.json.encode(Spooled(time.time(), list(outcomes))) + b"\n"
+        """Add these outcomes. True: they are on the disk."""
+        packed = msgspec.json.encode(SpoolEntry(time.time(), list(outcomes))) + b"\n"
         try:
             if self._file is None:
                 _make(self.path.parent)
@@ -78,51 +84,51 @@ class SpoolFile:
         except OSError as error:
             if not self._has_failed:
                 self._has_failed = True
-                log.error("outcomes cannot be kept in %s, and are lost if this worker is killed: %s", self.path, error)
+                log.error("cannot keep outcomes in %s; they are lost if this worker is killed: %s", self.path, error)
             return False
         return True
 
     def clear(self) -> None:
-        """All have been delivered."""
+        """Remove the file: all outcomes are delivered."""
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
         self.close()
 
     def close(self) -> None:
-        """The worker ends; what is left may be delivered by others."""
+        """Unlock the file: the worker ends, and others may deliver what is left."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
 
 class Spool:
-    """The files of all workers of this machine and one storage; `directory` None: none are kept."""
+    """The files of all workers of this machine for one storage. Without a `directory` there are none."""
 
     def __init__(self, directory: Path | None) -> None:
         self.directory = directory
 
     @classmethod
     def of(cls, settings: Settings) -> Spool:
-        """As the settings say. What is in memory has gone with its process, so nothing of it is kept."""
+        """The spool that the settings name. A storage in memory ends with its process and needs none."""
         if settings.url.startswith("memory:"):
             return cls(None)
         return cls(_state_directory(settings.state_dir) / "outcomes" / _name_of(settings.url))
 
     def path_of(self, owner: str) -> Path | None:
-        """Where the outcomes of this worker lie, if there are any."""
+        """The file of this worker."""
         return None if self.directory is None else self.directory / f"{owner}{_SUFFIX}"
 
-    def deliver(self, storage: Storage, owner: str | None = None) -> Delivered:
-        """Hand over what lies here, of one worker that has ended, or of all that have. Raises what the storage raises
-        if it cannot be used; the rest stays then. What it refuses is put aside."""
+    def deliver(self, storage: Storage, owner: str | None = None) -> Delivery:
+        """Deliver the outcomes of this worker, which has ended, or of all workers that have. Raises if the storage
+        cannot be used; the rest stays in its files. What the storage refuses is put aside."""
         taken = late = 0
         for path in list(self._files(owner)):
             verdicts = _deliver(storage, path, has_ended=owner is not None)
             late += verdicts.count(Verdict.STALE)
             taken += len(verdicts) - verdicts.count(Verdict.STALE)
         if taken or late:
-            log.warning("%d outcomes of former workers were delivered; %d came too late", taken, late)
-        return Delivered(taken, late)
+            log.warning("delivered %d outcomes of former workers; %d came too late", taken, late)
+        return Delivery(taken, late)
 
     def _files(self, owner: str | None) -> Iterator[Path]:
         if self.directory is None or not self.directory.is_dir():
@@ -130,7 +136,7 @@ class Spool:
         try:
             _check(self.directory)
         except OSError as error:
-            log.error("what lies in %s is not delivered: %s", self.directory, error)
+            log.error("the outcomes in %s are not delivered: %s", self.directory, error)
             return
         if owner is None:
             yield from sorted(self.directory.glob(f"*{_SUFFIX}"))
@@ -139,17 +145,17 @@ class Spool:
 
 
 def _deliver(storage: Storage, path: Path, *, has_ended: bool) -> list[Verdict]:
-    """What is in this file, unless its worker lives."""
+    """Deliver this file, unless its worker lives."""
     try:
         file = FileIO(os.open(path, os.O_RDWR | os.O_NOFOLLOW), "r+")
     except FileNotFoundError:
         return []
     except OSError as error:
-        log.error("the outcomes in %s cannot be read, and are put aside: %s", path, error)
+        log.error("cannot read the outcomes in %s; the file is put aside: %s", path, error)
         _put_aside(path)
         return []
     with file:
-        if not (_is_ours(file) if has_ended else _is_left(file)):
+        if not (_lock_patiently(file) if has_ended else _lock(file)):
             return []
         outcomes, is_whole = _decoded(path, file.readall())
         verdicts: list[Verdict] = []
@@ -164,29 +170,93 @@ def _deliver(storage: Storage, path: Path, *, has_ended: bool) -> list[Verdict]:
 
 
 def _finish(storage: Storage, outcomes: Sequence[Outcome]) -> list[Verdict]:
-    """Without verdicts for those that the storage refuses."""
+    """Return the verdicts, without those of outcomes that the storage refuses."""
     try:
         return storage.finish(outcomes)
-    except _OF_THE_STORAGE:
+    except _STORAGE_ERRORS:
         raise
-    except PackhorseError as error:  # one of them is not taken, which must not cost the others
+    except PackhorseError as error:  # one refused outcome must not cost the others
         if len(outcomes) > 1:
             return [verdict for outcome in outcomes for verdict in _finish(storage, [outcome])]
-        told = "job %s: the storage does not take its outcome, which is put aside: %s"
-        log.error(told, outcomes[0].token.job_id, error)
+        log.error("job %s: the storage refuses its outcome, which is put aside: %s", outcomes[0].token.job_id, error)
         return []
+
+
+class OutcomeSpooler:
+    """Keeps the outcomes that one worker could not deliver on disk. Without a spool file it keeps none.
+
+    The worker calls `keep` while the storage is away. During a call of the storage the worker's loop cannot do that,
+    and a call may last longer than a stopping worker may live: so a thread watches how long the call takes. `unwritten`
+    returns the outcomes that the storage does not have, `waiting_for` for how many seconds they have waited for it.
+    """
+
+    def __init__(
+        self, spool: SpoolFile | None, unwritten: Callable[[], list[Outcome]], waiting_for: Callable[[], float]
+    ) -> None:
+        self._spool = spool
+        self._unwritten = unwritten
+        self._waiting_for = waiting_for
+        self._kept: set[Token] = set()  # whose outcomes are in the file
+        self._lock = threading.Lock()  # the loop and the thread both write the file
+        self._is_closed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Watch for slow calls until `close`."""
+        if self._spool is not None and self._thread is None:
+            self._thread = threading.Thread(target=self._watch_calls, name="packhorse-spool", daemon=True)
+            self._thread.start()
+
+    def keep(self) -> bool:
+        """Write the outcomes that the storage does not have to the disk. False: there are none, or it fails."""
+        if self._spool is None:
+            return False
+        with self._lock:
+            unwritten = {outcome.token: outcome for outcome in self._unwritten()}
+            new = [outcome for token, outcome in unwritten.items() if token not in self._kept]
+            if new and not self._spool.put(new):
+                return False
+            self._kept.update(outcome.token for outcome in new)
+            self._drop_delivered()  # the storage may have answered meanwhile
+            return bool(unwritten)
+
+    def delivered(self) -> None:
+        """The storage has taken outcomes. Remove the file once none of those in it is left."""
+        if self._kept:
+            with self._lock:
+                self._drop_delivered()
+
+    def close(self) -> None:
+        """The worker ends; others may deliver what is left in the file."""
+        self._is_closed.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._spool is not None:
+            self._spool.close()
+
+    def _drop_delivered(self) -> None:
+        if self._spool is None or not self._kept:
+            return
+        self._kept.intersection_update([outcome.token for outcome in self._unwritten()])
+        if not self._kept:
+            self._spool.clear()
+
+    def _watch_calls(self) -> None:
+        while not self._is_closed.wait(_CHECK_EVERY):
+            if self._waiting_for() >= SLOW_CALL:
+                self.keep()
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def _state_directory(told: str | None) -> Path:
+def _state_directory(configured: str | None) -> Path:
     """Where programs of this user keep what must outlive them."""
-    if told is not None:
-        return Path(told).expanduser().absolute()
-    if of_service := os.environ.get("STATE_DIRECTORY", "").partition(":")[0]:  # given by systemd
-        return Path(of_service)
-    with suppress(RuntimeError):  # nobody has a home
+    if configured is not None:
+        return Path(configured).expanduser().absolute()
+    if by_systemd := os.environ.get("STATE_DIRECTORY", "").partition(":")[0]:
+        return Path(by_systemd)
+    with suppress(RuntimeError):  # the user has no home
         home = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
         if os.access(next(each for each in (home, *home.parents) if each.exists()), os.W_OK):
             return home / "packhorse"
@@ -194,16 +264,16 @@ def _state_directory(told: str | None) -> Path:
 
 
 def _name_of(url: str) -> str:
-    """One for each storage, however it is reached."""
+    """One name for each storage, however the URL reaches it."""
     parts = urlsplit(mask_url(url))
     path = str(Path(parts.path.removeprefix("/")).absolute()) if parts.scheme == "sqlite" else parts.path
-    options = sorted((name, value) for name, value in parse_qsl(parts.query) if name not in _OF_THE_WAY)
+    options = sorted((name, value) for name, value in parse_qsl(parts.query) if name not in _CONNECTION_OPTIONS)
     host = parts.netloc.rpartition("@")[2]
     return hashlib.sha256(f"{parts.scheme}://{host}{path}?{urlencode(options)}".encode()).hexdigest()[:24]
 
 
 def _make(directory: Path) -> None:
-    """Make it and what is missing above it, with mode 0700. Raises OSError if it cannot be trusted."""
+    """Make the directory and its missing parents, with mode 0700. Raises OSError if it cannot be trusted."""
     for each in reversed((directory, *directory.parents)):
         if not each.exists():
             with suppress(FileExistsError):
@@ -212,14 +282,14 @@ def _make(directory: Path) -> None:
 
 
 def _check(directory: Path) -> None:
-    """Raises OSError if another user could have made this directory or the one above it, or can write to it. The state
-    directory above both may be an administrator's, unless it lies where others can make one, as in /tmp."""
+    """Raise OSError if another user owns this directory or its parent, or can write to one of them. The state directory
+    above may belong to an administrator, unless anyone could have made it, as in /tmp."""
     ours = [directory, *directory.parents[:1]]
     ours += [each for each in directory.parents[1:2] if each.parent.stat().st_mode & _OTHERS_WRITE]
     for each in ours:
         about = each.lstat()
         if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & _OTHERS_WRITE:
-            raise PermissionError(f"{each} is not a directory of this user's alone")
+            raise PermissionError(f"{each} must be a directory that only this user can write to")
 
 
 def _create(path: Path) -> FileIO:
@@ -234,11 +304,11 @@ def _create(path: Path) -> FileIO:
         except OSError:
             file.close()
             raise
-        file.close()  # a starting foreman was faster: it found nothing in the file and removed it
+        file.close()  # a starting foreman found the file empty and removed it
 
 
-def _is_left(file: FileIO) -> bool:
-    """Lock it. False: its worker lives, or another foreman delivers it or has done so."""
+def _lock(file: FileIO) -> bool:
+    """Lock the file. False: its worker lives, or another foreman delivers it or has delivered it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -246,22 +316,24 @@ def _is_left(file: FileIO) -> bool:
     return os.fstat(file.fileno()).st_nlink > 0
 
 
-def _is_ours(file: FileIO) -> bool:
-    """The same of a worker that has ended: whoever has the lock delivers the file, and is waited for. False: that is
-    done. Who takes too long, or has only inherited the lock from the worker, is not waited for any more: then the
-    outcomes may be sent twice, and the storage takes the first."""
-    until = time.monotonic() + _WAIT_FOR_OTHERS
-    while not _is_left(file):
+def _lock_patiently(file: FileIO) -> bool:
+    """Lock the file of a worker that has ended. False: another process has delivered it.
+
+    Wait a while for the process that holds the lock. If it takes too long, or has only inherited the lock from the
+    worker, deliver without it: outcomes may then be sent twice, and the storage takes the first.
+    """
+    until = time.monotonic() + _LOCK_TIMEOUT
+    while not _lock(file):
         if os.fstat(file.fileno()).st_nlink == 0:
             return False
         if time.monotonic() >= until:
             return True
-        time.sleep(_LOOK_AGAIN)  # nobody tells when a lock is free, but a call that may not return
+        time.sleep(_LOCK_POLL)  # a blocking lock has no time limit
     return True
 
 
 def _append(file: FileIO, packed: bytes) -> None:
-    """All of it or nothing, also if the machine loses power."""
+    """Write all of it or nothing, also if the machine loses power."""
     size = os.fstat(file.fileno()).st_size
     try:
         if file.write(packed) != len(packed):
@@ -273,14 +345,14 @@ def _append(file: FileIO, packed: bytes) -> None:
 
 
 def _decoded(path: Path, content: bytes) -> tuple[list[Outcome], bool]:
-    """The outcomes as they are now. False: not all of them can be understood."""
+    """The outcomes with their present age. False: some lines could not be read."""
     outcomes: list[Outcome] = []
     is_whole = True
     for line in content.splitlines():
         try:
-            found = msgspec.json.decode(line, type=Spooled)
+            found = msgspec.json.decode(line, type=SpoolEntry)
         except msgspec.DecodeError as error:
-            log.error("outcomes in %s cannot be read, and are put aside: %s", path, error)
+            log.error("cannot read some outcomes in %s; the file is put aside: %s", path, error)
             is_whole = False
         else:
             ago = max(0, round((time.time() - found.at) * SECOND))

@@ -1,7 +1,7 @@
-"""Where threads and coroutines stand, as text: for an operator who wants to know what a job is doing.
+"""Stack traces of threads and coroutines as text, for an operator who wants to know what a job is doing.
 
-The worker answers the foreman's `stacks` with it, a child the worker's, and SIGUSR2 has it written to stderr. Only
-looks: nothing is stopped or slowed, and no values are told, only files, lines and functions.
+The worker sends them to its foreman, a child process to its worker, and SIGUSR2 writes them to stderr. Nothing is
+stopped or slowed. They show files, lines and functions, and no values.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from packhorse.worker import attempt
 from packhorse.worker.held_job import HeldJob
 
 SLOT_THREADS = "packhorse-slot-"
-_MOST_FRAMES = 40
-_LONGEST = 6_000  # letters of one stack
+_MAX_FRAMES = 40
+_MAX_LENGTH = 6_000  # characters of one stack
 _ATTEMPTS = (attempt.run.__code__, attempt.arun.__code__)
-"""What is called below these is the job's own."""
+"""The frames below these belong to the job."""
 
 
 def thread_stacks() -> list[Stack]:
-    """Every thread of this process, but the slots that wait for a job; first those that run one."""
+    """Every thread of this process, without slots that wait for a job; threads that run one come first."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     found = []
     for ident, frame in sys._current_frames().items():
@@ -40,18 +40,18 @@ def thread_stacks() -> list[Stack]:
 
 
 def coroutine_text(coroutine: Any) -> str:
-    """Where a coroutine waits; empty while it runs, for then a thread's stack tells."""
+    """Where a coroutine waits. Empty while it runs: then the stack of its thread shows it."""
     return text_of(_own(list(_awaited(coroutine))))
 
 
 def main_thread_text() -> str:
-    """Where the main thread stands."""
+    """The stack of the main thread."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     return text_of(_own(_frames_to(frame))) if frame is not None else ""
 
 
 def dump_stacks() -> None:
-    """What every thread is doing, to stderr."""
+    """Write the stack of every thread to stderr."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, frame in sys._current_frames().items():
         sys.stderr.write(f"--- {names.get(ident, ident)}\n")
@@ -63,14 +63,15 @@ def title_of(held: HeldJob) -> str:
 
 
 def text_of(frames: Sequence[FrameType]) -> str:
-    """The outermost first, as tracebacks are told; of a deep stack, and of a long text, the innermost part."""
+    """The frames as a traceback shows them, the outermost first. Of a deep stack or a long text, only the innermost
+    part."""
     places = [(frame.f_code, frame.f_lineno) for frame in frames]
-    left_out = len(places) - _MOST_FRAMES
+    left_out = len(places) - _MAX_FRAMES
     lines = [f"  … {left_out} more"] if left_out > 0 else []
-    for code, number in places[-_MOST_FRAMES:]:
+    for code, number in places[-_MAX_FRAMES:]:
         lines += _lines_of(code, number)
     text = "\n".join(lines)
-    return text if len(text) <= _LONGEST else f"  …\n{text[-_LONGEST:].partition(chr(10))[2]}"
+    return text if len(text) <= _MAX_LENGTH else f"  …\n{text[-_MAX_LENGTH:].partition(chr(10))[2]}"
 
 
 def _lines_of(code: CodeType, number: int) -> Iterator[str]:
@@ -81,7 +82,7 @@ def _lines_of(code: CodeType, number: int) -> Iterator[str]:
 
 
 def _frames_to(frame: FrameType | None) -> list[FrameType]:
-    """The frames down to this one."""
+    """The frames from the outermost down to this one."""
     frames = []
     while frame is not None:
         frames.append(frame)
@@ -90,13 +91,13 @@ def _frames_to(frame: FrameType | None) -> list[FrameType]:
 
 
 def _held_job_of(frames: list[FrameType]) -> HeldJob | None:
-    """The job that these frames run, if they do."""
-    lines = [frame.f_locals.get("line") for frame in frames if frame.f_code in _ATTEMPTS]
-    return next((line for line in lines if isinstance(line, HeldJob)), None)
+    """The job that these frames run, if any."""
+    links = [frame.f_locals.get("link") for frame in frames if frame.f_code in _ATTEMPTS]
+    return next((link for link in links if isinstance(link, HeldJob)), None)
 
 
 def _own(frames: list[FrameType]) -> list[FrameType]:
-    """Those of the job itself, as far as there are some."""
+    """The frames of the job itself, if there are any."""
     places = [place for place, frame in enumerate(frames[:-1]) if frame.f_code in _ATTEMPTS]
     return frames[places[0] + 1 :] if places else frames
 

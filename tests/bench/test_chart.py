@@ -3,7 +3,7 @@ from __future__ import annotations
 from xml.etree import ElementTree as ET
 
 from bench.chart import chart
-from tests.bench.outcomes import a_row, some_results
+from tests.bench.sample_results import a_row, some_results
 
 SVG = "{http://www.w3.org/2000/svg}"
 

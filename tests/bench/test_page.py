@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from bench.page import page
-from tests.bench.outcomes import some_results
+from tests.bench.sample_results import some_results
 
 
 def test_the_page_tells_when_where_and_with_what():
@@ -21,9 +21,9 @@ def test_the_page_has_every_table_that_has_rows():
         "Throughput, jobs a second",
         "Latency, milliseconds",
         "Crash: 200 jobs of 0.2 s, all processes killed after 2 s and started again",
-        "Packhorse under strain",
+        "Packhorse under stress",
         "Packhorse's calls, without workers",
-        "Floors",
+        "Targets",
     ]
 
 
@@ -31,6 +31,6 @@ def test_the_page_tells_what_failed():
     results = some_results()
     assert "## What failed" not in page(results)
 
-    results.rows[2].troubles.append("Huey on Redis: 3 of 50 entries are there")
+    results.rows[2].errors.append("Huey on Redis: 3 of 50 entries are there")
 
     assert page(results).endswith("## What failed\n\n- Huey, Redis: Huey on Redis: 3 of 50 entries are there\n")

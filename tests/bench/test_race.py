@@ -16,8 +16,8 @@ FACTS = Facts(pace={"redis": 1_000}, slots=10, setting="", versions={}, has_many
 PACKHORSE, HUEY = Contender("packhorse", "redis", FACTS), Contender("huey", "redis", FACTS)
 
 
-class Shed(Storage):
-    """A storage that only knows how often it was opened."""
+class FakeStorage(Storage):
+    """A storage that counts how often it is opened."""
 
     name = "redis"
     version = "none"
@@ -36,46 +36,53 @@ class Shed(Storage):
 
 @pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """Disciplines that only note who ran them; Huey fails at draining."""
+    """Replace the measurements by fakes that record who ran them; Huey fails at draining."""
     noted: list[tuple[str, str]] = []
 
     def replace(name: str) -> None:
-        def discipline(contender: Contender, storage: Storage, plan: object, **_: object) -> dict[str, float]:
+        def measurement(contender: Contender, storage: Storage, plan: object, **_: object) -> dict[str, float]:
             noted.append((name, contender.peer))
             if (name, contender.peer) == ("drain", "huey"):
                 raise TimeoutError("Huey on Redis: 3 of 50 entries are there\nand a long log")
             return {f"{name}_figure": 1.0}
 
-        monkeypatch.setattr(race, name, discipline)
+        monkeypatch.setattr(race, name, measurement)
 
-    for name in ("enqueue", "drain", "limits", "strain", "presence", "crash", "lost_worker", "lost_machine"):
+    for name in (
+        "enqueue",
+        "drain",
+        "measure_bare_loops",
+        "stress",
+        "measure_idle",
+        "crash",
+        "lost_worker",
+        "lost_machine",
+    ):
         replace(name)
-    monkeypatch.setattr(Shed, "opened", 0)
+    monkeypatch.setattr(FakeStorage, "opened", 0)
     return noted
 
 
-def test_everybody_runs_every_lap_and_what_takes_long_only_once(done: list[tuple[str, str]]) -> None:
-    whole = Race([PACKHORSE, HUEY], {"redis": Shed()}, FULL)
+def test_each_contender_runs_every_lap_and_long_measurements_once(done: list[tuple[str, str]]) -> None:
+    whole = Race([PACKHORSE, HUEY], {"redis": FakeStorage()}, FULL)
     whole.run()
 
-    assert done.count(("presence", "huey")) == done.count(("limits", "packhorse")) == 3
-    once = [("strain", "packhorse"), ("crash", "huey"), ("crash", "packhorse"), ("lost_worker", "packhorse")]
+    assert done.count(("measure_idle", "huey")) == done.count(("measure_bare_loops", "packhorse")) == 3
+    once = [("stress", "packhorse"), ("crash", "huey"), ("crash", "packhorse"), ("lost_worker", "packhorse")]
     assert [done.count(one) for one in [*once, ("lost_machine", "packhorse")]] == [1] * 5
     assert whole.rows()[0].figures["lost_machine_figure"] == 1.0
-    assert whole.strains() == {"redis": {"strain_figure": 1.0}}
+    assert whole.stress() == {"redis": {"stress_figure": 1.0}}
 
 
-def test_who_fails_in_one_discipline_goes_on_and_the_page_tells(done: list[tuple[str, str]]) -> None:
-    whole = Race([HUEY], {"redis": Shed()}, FULL._replace(laps=1))
+def test_a_failed_measurement_is_listed_and_the_next_one_runs(done: list[tuple[str, str]]) -> None:
+    whole = Race([HUEY], {"redis": FakeStorage()}, FULL._replace(laps=1))
     whole.run()
 
-    assert whole.rows()[0].figures.keys() == {"enqueue_figure", "presence_figure", "crash_figure"}
-    assert whole.rows()[0].troubles == ["Huey on Redis: 3 of 50 entries are there"]
+    assert whole.rows()[0].figures.keys() == {"enqueue_figure", "measure_idle_figure", "crash_figure"}
+    assert whole.rows()[0].errors == ["Huey on Redis: 3 of 50 entries are there"]
 
 
-def test_crashes_that_go_on_at_the_same_time_have_servers_of_their_own(
-    done: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parallel_crashes_have_private_servers(done: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
     both = threading.Barrier(2)
 
     def crash(contender: Contender, storage: Storage, plan: object) -> dict[str, float]:
@@ -83,6 +90,6 @@ def test_crashes_that_go_on_at_the_same_time_have_servers_of_their_own(
         return {}
 
     monkeypatch.setattr(race, "crash", crash)
-    Race([HUEY, HUEY._replace(peer="rq")], {"redis": Shed()}, FULL._replace(laps=1, crashes_at_once=2)).run()
+    Race([HUEY, HUEY._replace(peer="rq")], {"redis": FakeStorage()}, FULL._replace(laps=1, crashes_at_once=2)).run()
 
-    assert Shed.opened == 2
+    assert FakeStorage.opened == 2

@@ -3,12 +3,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench.results import load, save
-from tests.bench.outcomes import some_results
+from tests.bench.sample_results import some_results
 
 
 def test_results_can_be_kept_and_read_again(tmp_path: Path):
     results = some_results()
-    results.rows[0].troubles.append("…")
+    results.rows[0].errors.append("…")
 
     save(results, tmp_path / "deep" / "results.json")
 

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from bench.figure import CRASH, THROUGHPUT, Figure
-from bench.floors import Floor
-from bench.table import Table, calls_table, floor_table, race_table, setting_table, strain_table
-from tests.bench.outcomes import some_results
+from bench.table import Table, calls_table, race_table, setting_table, stress_table, target_table
+from bench.targets import Target
+from tests.bench.sample_results import some_results
 
 TABLE = Table("Speed", ("", "jobs/s"), [("Ann", "1,234"), ("Benedict", "–")])
 
@@ -40,28 +40,28 @@ def test_the_bare_loop_stands_above_the_contenders_of_its_storage():
     ]
 
 
-def test_who_has_no_figure_of_a_group_is_not_listed():
+def test_a_contender_without_figures_of_a_group_is_not_listed():
     assert [row[0] for row in race_table(some_results(), CRASH).rows] == ["Packhorse", "Rq"]
 
 
-def test_strain_is_told_with_its_ratio_to_the_plain_figure():
-    rows = strain_table(some_results()).rows
+def test_stress_is_shown_with_its_ratio_to_the_plain_figure():
+    rows = stress_table(some_results()).rows
 
     assert ("1,000,000 jobs waiting", "Redis", "13,000", "0.65", "–", "–") in rows
 
 
-def test_calls_without_workers_are_told():
+def test_calls_without_workers_are_shown():
     assert calls_table(some_results()).rows[0] == ("enqueue from 8 threads", "Redis", "9,000")
 
 
-def test_floors_are_told_with_their_verdict_if_they_were_measured():
-    floors = [
-        Floor("redis", "drain", 9.123, 8),
-        Floor("redis", "memory", 50, 45, "MB", is_ceiling=True),
-        Floor("redis", "start", None, 1),
+def test_measured_targets_are_shown_with_their_verdict():
+    targets = [
+        Target("redis", "drain", 9.123, 8),
+        Target("redis", "memory", 50, 45, "MB", is_maximum=True),
+        Target("redis", "start", None, 1),
     ]
 
-    assert floor_table(floors).rows == [
+    assert target_table(targets).rows == [
         ("Redis", "drain", "reached", "9.12 ×", "≥ 8.00 ×"),
         ("Redis", "memory", "NOT REACHED", "50.00 MB", "≤ 45.00 MB"),
     ]
@@ -74,7 +74,7 @@ def test_a_peer_on_two_storages_has_one_line_of_settings():
     assert len(rows) == 3
 
 
-def test_where_a_job_was_lost_in_a_crash_no_time_is_told_until_all_were_done():
+def test_a_crash_that_lost_a_job_shows_no_time_of_the_last_one():
     results = some_results()
     results.crash_patience = 30
     results.rows[3].figures |= {"crash_lost": 9.0, "crash_seconds": 4.0}

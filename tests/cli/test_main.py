@@ -14,6 +14,7 @@ import pytest
 from packhorse import __version__
 from packhorse.cli.main import COMMANDS, cli
 from packhorse.cli.options import Command, CommonOption
+from packhorse.conformance.builders import cases
 from packhorse.core.job import NewJob
 from packhorse.monitor.serializers import (
     EventFields,
@@ -55,12 +56,12 @@ def program(*words: str, cwd: Path, **options: object) -> subprocess.CompletedPr
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@cases("name", COMMANDS)
 def test_every_command_is_where_the_table_says(name: str):
     assert command(name).name == name
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@cases("name", COMMANDS)
 def test_every_command_has_help_with_two_examples(packhorse: Call, name: str):
     result = packhorse(name, "--help")
 
@@ -71,14 +72,14 @@ def test_every_command_has_help_with_two_examples(packhorse: Call, name: str):
     assert all(len(line) <= 80 for line in result.stdout.splitlines())
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@cases("name", COMMANDS)
 def test_every_option_says_what_it_is_for(name: str):
     options = [param for param in command(name).params if isinstance(param, click.Option)]
 
     assert [option.name for option in options if not option.help] == []
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@cases("name", COMMANDS)
 def test_every_command_has_the_common_options(name: str):
     common = {option.opts[-1] for option in command(name).params if isinstance(option, CommonOption)}
 

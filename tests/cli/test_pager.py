@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import io
 import json
-import re
-import shutil
-import signal
 import sys
-from pathlib import Path
 
 import pytest
 
-from packhorse.cli.pager import Pages, Sheet, paged
+from packhorse.cli.pager import paged
 from packhorse.core.ids import new_id
 from packhorse.core.job import NewJob
-from tests.children import until
-from tests.cli.terminal import Terminal
+from packhorse.storage.records import Filter
 from tests.cli.test_terminal import on_terminal
 from tests.cli.yard import Yard
 
@@ -75,30 +70,6 @@ def test_help_is_paged_too(yard: Yard):
     assert seen.startswith("|Usage: packhorse")
 
 
-def leaves_ctrl_c_to_the_pager(pid: int) -> bool:
-    """Has this program said all, so that it only waits for its pager?"""
-    ignored = re.search(r"^SigIgn:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-    assert ignored
-    return bool(int(ignored[1], 16) >> (signal.SIGINT - 1) & 1)
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at /proc")
-@pytest.mark.skipif(shutil.which("less") is None, reason="less is not installed")
-def test_ctrl_c_in_the_pager_ends_neither(full: Yard, monkeypatch: pytest.MonkeyPatch):
-    for name in ("PAGER", "LESS"):
-        monkeypatch.delenv(name, raising=False)
-    with Terminal(full, "jobs") as screen:
-        screen.read_until(":")
-        until(lambda: leaves_ctrl_c_to_the_pager(screen.child.pid), "it has said all")
-        screen.write(b"\x03")
-        screen.read_until("50 of 60 are shown", keys=b"G")  # what is typed before Ctrl-C is heard is lost
-        screen.write(b"q")
-
-        assert screen.wait() == 0
-        assert screen.now() == screen.attributes
-        assert "Traceback" not in screen.seen
-
-
 class Terminal40(io.StringIO):
     """Says that it is a terminal."""
 
@@ -130,20 +101,14 @@ def test_it_is_used_on_a_terminal_unless_the_environment_says_no(
     monkeypatch.setattr(sys, "stdout", stream())
 
     with paged():
-        assert isinstance(sys.stdout, Sheet) is is_paged
+        assert isinstance(sys.stdout, stream) is not is_paged
     with paged(False):
         assert isinstance(sys.stdout, stream)
 
 
-def test_lines_that_the_terminal_breaks_count_as_often(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("COLUMNS", "10")
-    monkeypatch.setenv("LINES", "5")
-    out = io.StringIO()
-    pages = Pages(["no-such-pager"], out)
+def test_lines_that_the_terminal_breaks_count_as_often(full: Yard):
+    _, seen = on_terminal(
+        full, "job", full.storage.find(Filter(), limit=1).jobs[0].id, "--args", PAGER=MARKS, COLUMNS="40"
+    )
 
-    pages.write(out, "x" * 10 + "\n")
-    pages.write(out, "\x1b[31m" + "x" * 20 + "\x1b[0m\n")
-    assert out.getvalue() == ""
-    pages.write(out, "x" * 11 + "\n")
-
-    assert out.getvalue().count("\n") == 3
+    assert seen.startswith("|")  # one line of 2,000 characters

@@ -200,7 +200,7 @@ def test_a_wrong_option_of_a_task_is_refused_where_it_is_written(app: Packhorse,
 
 
 def test_what_is_no_function_is_no_task(app: Packhorse):
-    with pytest.raises(BadValue, match="str is no task - register a function, or an object with a method run"):
+    with pytest.raises(BadValue, match="str is not a task - register a function, or an object with a method run"):
         app.task("send_notice")  # type: ignore[call-overload]
 
 
@@ -273,7 +273,7 @@ def test_arguments_are_a_dict_or_a_list(app: Packhorse, strict: Packhorse, args:
 def test_the_arguments_of_an_unknown_task_need_names(app: Packhorse):
     with pytest.raises(BadArguments, match="the arguments of elsewhere need names: its function is unknown here"):
         app.enqueue("elsewhere", [7])
-    with pytest.raises(BadArguments, match="the names of arguments are text, not 7"):
+    with pytest.raises(BadArguments, match="the names of arguments must be text, not 7"):
         app.enqueue("elsewhere", {7: "seven"})  # type: ignore[dict-item]
 
 

@@ -16,8 +16,8 @@ from sqlalchemy.orm import Session
 from packhorse import JobNotFound, Packhorse, SchemaOutdated, StorageUnavailable
 from packhorse.storage.sqlite import schema
 from tests import mysql_server
+from tests.caller_database import needs_mysql, needs_postgres, run, send
 from tests.mysql_server import shared_mysql
-from tests.place import needs_mysql, needs_postgres, run, send
 from tests.postgres_server import new_database_url
 
 

@@ -22,10 +22,10 @@ from packhorse import BadValue, Packhorse, SchemaTooNew, current_job
 from packhorse.client.job import JobHandle
 from packhorse.core.event import Kind, Subject
 from packhorse.foreman import embedded
-from packhorse.worker import admission, fetcher, loop
-from packhorse.worker.admission import Admission
+from packhorse.worker import fetcher, pace
 from packhorse.worker.config import WorkerLimits
-from packhorse.worker.unreturned import unreturned
+from packhorse.worker.fetcher import Admission
+from packhorse.worker.held_job import unreturned_ids
 from tests.children import PATIENCE, ROOT, until
 from tests.storage.conftest import ADDRESSES, chosen_storages, give_back
 
@@ -226,7 +226,7 @@ def test_stopping_a_pool_waits_for_the_call_that_is_under_way(app: Packhorse, mo
         answered.set()
         return outlook(*args, **options)
 
-    monkeypatch.setattr(embedded, "_LAST_WORDS", PATIENCE)
+    monkeypatch.setattr(embedded, "_EXIT_TIMEOUT", PATIENCE)
     monkeypatch.setattr(type(app.storage), "poll", slow_outlook)
     pool = app.pool(1).start()
     assert begun.wait(PATIENCE)
@@ -422,11 +422,11 @@ class Stubborn:
 def was_refused(app: Packhorse, job: JobHandle[Any], where: str = "worker") -> bool:
     """Has a worker taken it, and handed it back because its last run goes on?"""
     why = [(event.data or {}).get("why", "") for event in app.events(job=job.id) if event.kind is Kind.READDED]
-    return any(f"its last run would not end, and still goes on in {where}" in each for each in why)
+    return any(f"its last run was given up and still continues in {where}" in each for each in why)
 
 
 def test_a_job_that_does_not_end_does_not_run_beside_itself(url: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(admission, "DOUBLE_WAIT", 100_000)
+    monkeypatch.setattr(fetcher, "DOUBLE_WAIT", 100_000)
     with Packhorse(url, abort_grace=0.1) as app:
         stubborn, (double, _) = Stubborn(app), shop(app)
         with app.pool(2):
@@ -436,7 +436,7 @@ def test_a_job_that_does_not_end_does_not_run_beside_itself(url: str, monkeypatc
             assert sorted(worker.concurrency for worker in app.workers() if worker.subject is Subject.WORKER) == [0, 2]
             assert job.refresh().error is not None
             assert job.error.message == (
-                "it ran for longer than 0.2 s, and did not end when asked: it goes on in its program until it returns"
+                "it ran for longer than 0.2 s, and did not end when asked: it runs in its program until it returns"
             )
             stubborn.may_end.set()
 
@@ -465,7 +465,7 @@ def test_a_pool_with_a_job_that_does_not_end_stops_at_once(app: Packhorse):
 def test_a_job_that_runs_on_after_the_stop_does_not_begin_beside_itself_after_the_next_start(
     is_async: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(admission, "DOUBLE_WAIT", 100_000)
+    monkeypatch.setattr(fetcher, "DOUBLE_WAIT", 100_000)
     begun, may_end, runs = threading.Event(), threading.Event(), []
     with Packhorse(f"sqlite:///{tmp_path / 'jobs.db'}", stop_grace=0.1, abort_grace=0.1) as app:
 
@@ -497,7 +497,7 @@ def test_a_job_that_runs_on_after_the_stop_does_not_begin_beside_itself_after_th
 def test_a_job_whose_time_was_over_waits_for_its_last_run_also_after_a_stop(
     app: Packhorse, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(admission, "DOUBLE_WAIT", 100_000)
+    monkeypatch.setattr(fetcher, "DOUBLE_WAIT", 100_000)
     stubborn, pool = Stubborn(app), app.pool(1)
     with pool:
         job = app.enqueue("stubborn")
@@ -549,13 +549,13 @@ def test_a_job_that_runs_on_while_the_storage_is_away_is_not_forgotten(tmp_path:
         held.execute("ROLLBACK")
         held.close()
 
-        assert job.id in unreturned()
+        assert job.id in unreturned_ids()
         may_end.set()
-        until(lambda: job.id not in unreturned(), "it has returned")
+        until(lambda: job.id not in unreturned_ids(), "it has returned")
 
 
 def test_a_job_beside_one_that_does_not_end_runs_once(app: Packhorse, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(embedded, "WorkerLimits", partial(WorkerLimits, neighbours=0.1))
+    monkeypatch.setattr(embedded, "WorkerLimits", partial(WorkerLimits, other_jobs=0.1))
     stubborn, may_end, runs = Stubborn(app), threading.Event(), []
 
     @app.task
@@ -695,8 +695,8 @@ def test_a_pool_tells_handlers_of_jobs_that_ended_in_no_worker_also_while_it_did
 
 
 def test_a_pool_that_is_never_idle_serves_such_a_queue_too(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "LOOK_ALONE", 0.1)
-    monkeypatch.setattr(fetcher, "LOOK_AHEAD", 0.0)  # it takes one job at a time, and always finds one
+    monkeypatch.setattr(fetcher, "LOOK_ALONE", 0.1)
+    monkeypatch.setattr(pace, "LOOK_AHEAD", 0.0)  # it takes one job at a time, and always finds one
     with Packhorse(url) as app:
         seen: list[str] = []
 

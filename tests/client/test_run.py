@@ -144,7 +144,7 @@ def test_a_signal_reaches_the_crew_once(tmp_path: Path, number: signal.Signals):
     out, err = program.communicate(timeout=60)
 
     assert (program.returncode, out) == (0, "over\n"), err
-    assert "stopping at once" not in err
+    assert "stopping immediately" not in err
     worker = int(notes(tmp_path)[0].split()[1])
     with pytest.raises(ProcessLookupError):
         os.kill(worker, 0)

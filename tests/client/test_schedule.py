@@ -353,7 +353,7 @@ def test_an_unknown_schedule_is_not_found(scheduled: Packhorse, step: str):
 
 
 def test_without_any_schedule_the_error_says_how_they_come(app: Packhorse):
-    with pytest.raises(ScheduleNotFound, match="a worker writes them down when it starts"):
+    with pytest.raises(ScheduleNotFound, match="a worker writes the schedules of its app"):
         app.skip_schedule("report")
 
 

@@ -32,7 +32,7 @@ def test_a_retry_has_a_reason_even_if_none_was_given():
 
 def test_an_abort_says_why():
     assert Abort("out of stock").why == "out of stock"
-    assert Abort().why == "the task ended itself"
+    assert Abort().why == "the task aborted itself"
 
 
 def test_aborts_and_snoozes_cannot_be_raised():

@@ -259,7 +259,7 @@ def test_a_hint_that_exists_only_for_the_type_checker_is_explained_when_it_is_ne
 
 
 def test_a_builtin_without_a_signature_is_refused() -> None:
-    with pytest.raises(BadArguments, match="does not tell which arguments it takes"):
+    with pytest.raises(BadArguments, match="does not say which arguments it takes"):
         Signature.of(max)
 
 
@@ -470,7 +470,7 @@ def circle() -> Any:
         (Address(math.nan), "argument 'value' at value.street: nan cannot become JSON"),  # type: ignore[arg-type]
         ("a\ud800", "argument 'value': text with half a character (a lone surrogate) cannot become JSON"),
         ({"\ud800": 1}, "argument 'value': text with half a character"),
-        (["a\0b"], "argument 'value' at value[0]: the text has a NUL character ('\\0'), which no storage takes"),
+        (["a\0b"], "argument 'value' at value[0]: the text has a NUL character ('\\0'), which no storage accepts"),
         ("\\\\\0", "argument 'value': the text has a NUL character"),
         ([10**5000], "argument 'value' at value[0]: an integer of more than 4,300 digits cannot become JSON"),
         (circle(), "argument 'value': it contains itself"),
@@ -510,7 +510,7 @@ def test_a_dict_of_arguments_is_encoded_without_the_function() -> None:
 
 
 def test_a_dict_of_arguments_needs_text_for_names() -> None:
-    with pytest.raises(BadArguments, match="the names of arguments are text, not 1"):
+    with pytest.raises(BadArguments, match="the names of arguments must be text, not 1"):
         encode_args({1: 2})  # type: ignore[dict-item]
 
 

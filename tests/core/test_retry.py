@@ -191,7 +191,7 @@ def test_a_function_of_the_wrong_shape_is_refused_at_once(function):
 
 
 def test_a_function_cannot_be_stored_with_a_job():
-    with pytest.raises(BadValue, match="cannot be stored with a job - give it to the task"):
+    with pytest.raises(BadValue, match="cannot be stored with a job - pass it to the task"):
         parse_backoff(lambda failures: 1).to_json()
 
 

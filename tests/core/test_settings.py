@@ -171,7 +171,7 @@ def test_an_app_is_a_module_and_attribute_or_a_file(folder, written):
         ("redact", "iban,a b", "redact must be words such as iban,ssn, not 'a b'"),
         ("redact", ["iban", 7], "redact must be words such as iban,ssn, not 7"),
         ("redact", {"iban": 1}, "redact must be words such as iban,ssn, not {'iban': 1}"),
-        ("redact", " , ", "redact names no word"),
+        ("redact", " , ", "redact contains no word"),
         ("url", 5, "url must be text such as 'sqlite:///packhorse.db', not of type int"),
         ("url", " ", "url must be text such as 'sqlite:///packhorse.db', not ' '"),
     ],
@@ -229,7 +229,7 @@ def test_a_lease_must_outlast_two_heartbeats(folder):
 
     assert problem == (
         "lease (15s, default) must be at least twice heartbeat (8s, argument heartbeat=), "
-        "or one late beat looks like a death"
+        "or one late heartbeat looks like a death"
     )
     assert load_settings({"heartbeat": 5, "lease": 10}, {}, folder).lease == 10 * SECOND
 

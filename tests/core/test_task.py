@@ -66,7 +66,7 @@ def test_a_plain_name_is_taken(name: str) -> None:
         ("a\n", "task name 'a\\n' contains '\\n' - use letters, digits and _ . : -, e.g. 'a'"),
         ("", "task name must be text, not '' - e.g. 'send_notice'"),
         (7, "task name must be text, not 7 - e.g. 'send_notice'"),
-        ("..", "task name cannot be '..': browsers take it for a folder - e.g. 'send_notice'"),
+        ("..", "task name cannot be '..': browsers treat it as a directory - e.g. 'send_notice'"),
         ("a" * 129, "task name 'aaaaaaaaaaaaaaaaaaaa'… has 129 characters; the limit is 128"),
     ],
 )
@@ -187,8 +187,8 @@ def test_a_key_takes_the_place_of_the_arguments() -> None:
     ("value", "sentence"),
     [
         (7, "unique must be True, a key, names of arguments or a dict, not 7"),
-        ("", "unique key must be text that can be printed, not ''"),
-        ("a\0b", "unique key must be text that can be printed, not 'a\\x00b'"),
+        ("", "unique key must be printable text, not ''"),
+        ("a\0b", "unique key must be printable text, not 'a\\x00b'"),
         ([], "unique by must be 'args' or names of arguments, not []"),
         ([1], "unique by must be 'args' or names of arguments, not [1]"),
         ({"untill": "start"}, "unique has no 'untill'; did you mean 'until'?"),
@@ -569,9 +569,9 @@ def test_a_worker_without_run_is_told_to_name_it_so(method: str) -> None:
 
 
 def test_what_can_never_run_is_refused() -> None:
-    with pytest.raises(BadValue, match="int is no task - register a function, or an object with a method run"):
+    with pytest.raises(BadValue, match="int is not a task - register a function, or an object with a method run"):
         Registry().add(7)
-    with pytest.raises(BadValue, match="Worker is no task"):
+    with pytest.raises(BadValue, match="Worker is not a task"):
         Registry().add(Worker())
 
 

@@ -19,10 +19,11 @@ import pytest
 from packhorse import JobContext
 from packhorse.cli.main import COMMANDS, cli
 from packhorse.client.job_builder import JobKeywords, TaskKeywords
+from packhorse.conformance.builders import cases
 from packhorse.core import clock
 from packhorse.core.clock import ManualClock
 from packhorse.storage import open_storage
-from packhorse.testing import Rehearsal, testing
+from packhorse.testing import JobTester, testing
 from tests.children import ROOT
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -100,7 +101,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_every_job_of_the_page_about_tasks_ends_as_the_page_says(page: dict[str, Any]):
-    t = Rehearsal(page["app"], page["clock"])
+    t = JobTester(page["app"], page["clock"])
 
     t.drain(with_retries=True)
 
@@ -112,7 +113,7 @@ def test_every_job_of_the_page_about_tasks_ends_as_the_page_says(page: dict[str,
 
 
 def test_the_schedules_of_the_page_about_tasks_tick(page: dict[str, Any]):
-    t = Rehearsal(page["app"], page["clock"])
+    t = JobTester(page["app"], page["clock"])
     page["app"].pause_schedule("sync-all")
 
     t.turn("3d")
@@ -161,7 +162,7 @@ def test_a_job_of_the_page_about_running_twice_runs_twice_and_has_its_effect_onc
     page["shop"].close()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@cases("page", PAGES)
 def test_all_other_python_can_at_least_be_read(page: Path):
     compile(python_in(str(page.relative_to(ROOT))), page.name, "exec")
 
@@ -169,19 +170,17 @@ def test_all_other_python_can_at_least_be_read(page: Path):
 # --- what is told in full ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("option", sorted({*TaskKeywords.__annotations__, *JobKeywords.__annotations__}))
+@cases("option", sorted({*TaskKeywords.__annotations__, *JobKeywords.__annotations__}))
 def test_every_option_of_tasks_and_jobs_is_told(option: str):
     assert f"`{option}`" in text_of("docs/tasks.md")
 
 
-@pytest.mark.parametrize("name", [*(name for name in vars(JobContext) if not name.startswith("_")), "args", "local"])
+@cases("name", [*(name for name in vars(JobContext) if not name.startswith("_")), "args", "local"])
 def test_all_that_a_running_job_has_is_told(name: str):
     assert re.search(rf"`\.{name}\b", text_of("docs/tasks.md"))
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in vars(Rehearsal) if not name.startswith("_")] + ["testing", "packhorse_testing"]
-)
+@cases("name", [name for name in vars(JobTester) if not name.startswith("_")] + ["testing", "packhorse_testing"])
 def test_all_that_tests_are_given_is_told(name: str):
     assert re.search(rf"`(t\.)?{name}\b", text_of("docs/testing.md"))
 
@@ -210,7 +209,7 @@ def commands_in(page: Path) -> Iterator[tuple[str, list[str]]]:
                 yield name, [word.partition("=")[0] for word in rest if re.match(r"--?[a-z]", word)]
 
 
-@pytest.mark.parametrize("page", [*PAGES, *DEPLOYMENT], ids=lambda page: page.name)
+@cases("page", [*PAGES, *DEPLOYMENT])
 def test_every_command_that_is_named_exists(page: Path):
     for name, options in commands_in(page):
         assert name in COMMANDS
@@ -226,7 +225,7 @@ def test_commands_are_found_in_pages_and_deployment():
     assert {"work", "dev", "check", "abort"} <= set(named)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@cases("page", PAGES)
 def test_every_link_to_a_file_leads_somewhere(page: Path):
     links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text("utf-8"))
 

@@ -44,7 +44,7 @@ QUEUES = {"work": 1}
 class FakeWorker:
     def __init__(self) -> None:
         self.storage = open_storage(options.url)
-        self.board = SharedStatus(Path(options.shared_status))
+        self.status = SharedStatus(Path(options.shared_status))
         self.channel = Channel.from_fd(options.channel)
         self.held: dict[str, tuple[int, Job]] = {}
         self.takes_jobs = True
@@ -68,7 +68,7 @@ class FakeWorker:
         if options.mode == "spent":
             self.end("it has nothing to do", done=0)
         while True:
-            self.board.note_look()
+            self.status.note_look()
             if select.select([self.channel], [], [], 0.02)[0]:
                 self.listen()
             self.finish_what_has_waited()
@@ -120,7 +120,7 @@ class FakeWorker:
         for job in self.storage.reserve(options.id, QUEUES, len(free)):
             self.storage.start([job.token])
             slot = free.pop()
-            self.board.begin(slot, job.id)
+            self.status.begin(slot, job.id)
             self.held[job.id] = (slot, job)
             self.do(job, json.loads(job.args))
 
@@ -150,7 +150,7 @@ class FakeWorker:
             self.forget(job_id)
 
     def forget(self, job_id: str) -> None:
-        self.board.clear(self.held.pop(job_id)[0])
+        self.status.clear(self.held.pop(job_id)[0])
         self.done += 1
 
     def report(self) -> None:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from packhorse.core.settings import Settings
-from packhorse.foreman import Foreman, crash_backoff, foreman, processes, worker_handle
+from packhorse.foreman import Foreman, foreman, processes, scaling, worker_handle
 from packhorse.foreman.chores import all_chores
 from packhorse.foreman.processes import Launch
 from packhorse.foreman.worker_handle import WorkerHandle
 from packhorse.storage import open_storage
 
-crash_backoff.TOLERATED = crash_backoff.HOPELESS  # the seconds before that are counted in `test_backoff.py`
+scaling.TOLERATED = scaling.BROKEN_AFTER  # the seconds before that are counted in `test_backoff.py`
 processes.YOUNG = foreman.YOUNG = 600.0  # it may take a while until a worker has died that was to die at once
 worker_handle.STUCK = 2.0
 FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
@@ -52,7 +52,7 @@ def main(asked: dict) -> int:
     }
     options: dict[str, Any] = asked["options"]
     if options.pop("is_deaf", False):
-        WorkerHandle.hear = lambda *args: None  # type: ignore[method-assign]
+        WorkerHandle.receive_message = lambda *args: None  # type: ignore[method-assign]
     launch = Launch("app:app", command, settings.url, settings.concurrency, options.pop("worker_arguments", ()))
     return Foreman(launch, settings, storage, chores[asked["chores"]], **options).run()
 

@@ -4,7 +4,7 @@ import pytest
 
 from packhorse.core.clock import SECOND, ManualClock
 from packhorse.core.job import NewJob
-from packhorse.foreman.poller import read_need
+from packhorse.foreman.poller import read_demand
 from packhorse.foreman.scaling import Demand
 from packhorse.foreman.worker_handle import Serving
 from packhorse.storage import open_storage
@@ -28,7 +28,7 @@ def add(storage: Storage, job_id: str, queue: str = "mail", **options: int) -> N
 
 
 def test_nothing_waits_in_an_empty_storage(storage: Storage) -> None:
-    assert read_need(storage, None)[0] == Demand()
+    assert read_demand(storage, None)[0] == Demand()
 
 
 def test_what_waits_is_counted_and_the_oldest_is_known(storage: Storage, clock: ManualClock) -> None:
@@ -37,26 +37,26 @@ def test_what_waits_is_counted_and_the_oldest_is_known(storage: Storage, clock: 
     add(storage, "new")
     add(storage, "later", delay=60 * SECOND)
 
-    assert read_need(storage, None)[0] == Demand(backlog=2, oldest_wait=3.0)
+    assert read_demand(storage, None)[0] == Demand(backlog=2, oldest_wait=3.0)
 
 
 def test_queues_that_the_crew_does_not_serve_do_not_count(storage: Storage) -> None:
     add(storage, "a")
     add(storage, "b", queue="video")
 
-    assert read_need(storage, MAIL)[0].backlog == 1
-    assert read_need(storage, None)[0].backlog == 2
+    assert read_demand(storage, MAIL)[0].backlog == 1
+    assert read_demand(storage, None)[0].backlog == 2
 
 
 def test_of_a_paused_queue_only_forced_jobs_count(storage: Storage) -> None:
     add(storage, "a")
     add(storage, "b")
     storage.pause("mail")
-    assert read_need(storage, MAIL)[0] == Demand()
+    assert read_demand(storage, MAIL)[0] == Demand()
 
     storage.force_start(["b"])
 
-    demand = read_need(storage, MAIL)[0]
+    demand = read_demand(storage, MAIL)[0]
     assert (demand.backlog, demand.forced) == (1, 1)
 
 
@@ -66,7 +66,7 @@ def test_forced_jobs_of_other_queues_do_not_count(storage: Storage) -> None:
 
     storage.force_start(["b"])
 
-    demand = read_need(storage, MAIL)[0]
+    demand = read_demand(storage, MAIL)[0]
     assert (demand.backlog, demand.forced) == (1, 0)
 
 
@@ -75,8 +75,8 @@ def test_a_queue_that_holds_jobs_of_their_tasks_is_served_whatever_its_name(stor
     add(storage, "b", queue="video")
     storage.enqueue([NewJob(id="c", task="strange", queue="bulk.fr")])
 
-    every = read_need(storage, Serving(frozenset({"mail"}), frozenset({"send"}), ("*",)))
-    some = read_need(storage, Serving(frozenset({"mail"}), frozenset({"send"}), ("mail", "bulk.*")))
+    every = read_demand(storage, Serving(frozenset({"mail"}), frozenset({"send"}), ("*",)))
+    some = read_demand(storage, Serving(frozenset({"mail"}), frozenset({"send"}), ("mail", "bulk.*")))
 
     assert (every[0].backlog, every[1]) == (2, {"bulk.de": ["send"], "video": ["send"]})
     assert (some[0].backlog, some[1]) == (1, {"bulk.de": ["send"]})

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 
-from packhorse.foreman.crash_backoff import HOPELESS, LONGEST, TOLERATED, CrashBackoff
+from packhorse.foreman.scaling import BROKEN_AFTER, LONGEST_WAIT, TOLERATED, CrashBackoff
 
 
 def starts_in_the_first_minute(workers: int, lives_for: float) -> int:
@@ -70,17 +70,17 @@ def test_a_success_forgets_the_deaths() -> None:
     backoff.succeeded()
 
     assert backoff.may_start(0.0, starting=3)
-    assert not backoff.is_hopeless
+    assert not backoff.is_broken
 
 
 def test_an_app_that_never_worked_is_hopeless_after_five_deaths() -> None:
     backoff = CrashBackoff()
 
-    for _ in range(HOPELESS):
+    for _ in range(BROKEN_AFTER):
         backoff.died_young(at=0.0)
 
-    assert backoff.is_hopeless
-    assert backoff.wait == LONGEST
+    assert backoff.is_broken
+    assert backoff.wait == LONGEST_WAIT
 
 
 def test_there_is_no_storm_of_starts_however_large_the_crew() -> None:
@@ -95,7 +95,7 @@ def test_a_change_of_the_code_is_tried_at_once() -> None:
     for _ in range(9):
         backoff.died_young(at=0.0)
 
-    backoff.hope()
+    backoff.start_over()
 
     assert backoff.may_start(0.0, starting=1)
     assert backoff.wait == 0
@@ -104,10 +104,10 @@ def test_a_change_of_the_code_is_tried_at_once() -> None:
 def test_one_that_gives_up_waits_for_hope_for_ever() -> None:
     backoff = CrashBackoff(gives_up=True)
     backoff.succeeded()
-    for _ in range(HOPELESS):
+    for _ in range(BROKEN_AFTER):
         backoff.died_young(at=0.0)
 
     assert backoff.wait == math.inf
     assert not backoff.may_start(1e9, starting=0)
-    backoff.hope()
+    backoff.start_over()
     assert backoff.may_start(1.0, starting=0)

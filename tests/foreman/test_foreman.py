@@ -57,7 +57,7 @@ def test_the_foreman_beats_for_its_workers_and_becomes_steady(start: Start) -> N
         ({"signal": signal.SIGKILL}, "was killed by SIGKILL"),
         ({"signal": signal.SIGSEGV}, "was killed by SIGSEGV"),
         ({"code": 3}, "exited with code 3"),
-        ({"code": 0}, "exited with code 0 although nobody had asked it to"),
+        ({"code": 0}, "exited with code 0 although nothing had asked it to"),
     ],
 )
 def test_a_dead_worker_is_replaced_and_its_jobs_are_rescued_with_the_reason(
@@ -91,8 +91,8 @@ def test_what_a_dead_worker_has_started_dies_with_it(start: Start, storage: Stor
     foreman = start()
     (worker,) = foreman.workers()
     add(storage, 1, "orphan")
-    until(lambda: len(process_tree.household_of(worker.pid)) == 2, "it has a child in a group of its own")
-    (orphan,) = process_tree.household_of(worker.pid) - {worker.pid}
+    until(lambda: len(process_tree.session_of(worker.pid)) == 2, "it has a child in a group of its own")
+    (orphan,) = process_tree.session_of(worker.pid) - {worker.pid}
 
     os.kill(worker.pid, signal.SIGKILL)
 
@@ -114,7 +114,7 @@ def test_a_restart_tries_a_broken_app_again_at_once(start: Start) -> None:
 def test_an_app_that_does_not_start_causes_no_storm_of_starts(start: Start) -> None:
     foreman = start(online=0, mode="broken")
 
-    why = "exited with code 1; 5 in a row have died young"
+    why = "exited with code 1; 5 workers in a row have died young"
     until(lambda: why in (foreman.report().get("problem") or ""), "five have died young")
 
     report = foreman.report()
@@ -242,7 +242,7 @@ def test_a_second_term_stops_at_once_and_hands_back_what_ran_uncounted(start: St
     assert job is not None
     assert (job.state, job.halts, job.losses) == ("queued", 0, 0)
     (readded,) = storage.events(EventFilter(job_id="job-1", kind=Kind.READDED))
-    why = f"worker {worker.pid} was killed: the foreman was told to stop at once (SIGTERM)"
+    why = f"worker {worker.pid} was killed: the foreman was told to stop immediately (SIGTERM)"
     assert (readded.data or {})["why"] == why
     assert foreman.process.returncode == 128 + signal.SIGTERM
     assert events_of(storage, worker.id) == [Kind.STARTED, Kind.KILLED]

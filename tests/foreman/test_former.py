@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from packhorse.conformance.builders import add, run, stored
 from packhorse.core.event import Subject
-from packhorse.foreman.dead_workers import PROCESS_SPACE, process_space, rescue_former, surely_dead
+from packhorse.foreman.dead_workers import PROCESS_SPACE, find_dead, process_space, rescue_dead_processes
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import WorkerInfo
 
@@ -18,7 +18,7 @@ def worker(pid: int, host: str = "stable") -> WorkerInfo:
 
 
 def dead(*workers: WorkerInfo) -> list[str]:
-    found = surely_dead(workers, host="stable", space="here", is_alive=lambda pid: pid == ALIVE)
+    found = find_dead(workers, host="stable", space="here", is_alive=lambda pid: pid == ALIVE)
     return [each.id for each in found]
 
 
@@ -48,7 +48,7 @@ def test_a_foreign_worker_of_a_container_of_the_same_name_keeps_its_job() -> Non
     storage.join(WorkerInfo("ruby-1", host="stable", pid=2**22 + 1))  # no process here has this number
     job = run(storage, add(storage), "ruby-1")
 
-    assert rescue_former(storage, "stable") == 0
+    assert rescue_dead_processes(storage, "stable") == 0
     assert stored(storage, job.id).owner == "ruby-1"
 
 

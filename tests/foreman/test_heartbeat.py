@@ -133,7 +133,7 @@ class Troubled:
         for worker in self.members:
             join(self.storage, worker.id)
             worker.is_stopped.return_value = False
-            worker.told.return_value = {}
+            worker.stored_report.return_value = {}
         workers = create_autospec(WorkerGroup, instance=True, members=self.members)
         workers.get.side_effect = {worker.id: worker for worker in self.members}.get
         record = ForemanRecord(self.storage, {})
@@ -143,7 +143,7 @@ class Troubled:
         )
 
 
-@pytest.mark.parametrize("trouble", ["told", "beat"])
+@pytest.mark.parametrize("trouble", ["stored_report", "beat"])
 def test_the_trouble_of_one_worker_costs_no_other_its_beat(clock: ManualClock, trouble: str) -> None:
     troubled = Troubled(clock)
     first, second = troubled.members
@@ -176,14 +176,14 @@ def test_reports_that_the_storage_refuses_cost_nobody_the_beat(
     clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     troubled = Troubled(clock)
-    troubled.members[0].told.return_value = {"odd": object()}
+    troubled.members[0].stored_report.return_value = {"odd": object()}
     real = troubled.storage.heartbeat
 
     def beat(reports: dict[str, dict[str, object]]) -> HeartbeatReply:
         json.dumps(reports)  # as every other storage does
         return real(reports)
 
-    monkeypatch.setattr(troubled.storage, "beat", beat)
+    monkeypatch.setattr(troubled.storage, "heartbeat", beat)
 
     troubled.heartbeat.step()
 

@@ -23,17 +23,16 @@ from packhorse.foreman.background import BackgroundLoop
 from packhorse.foreman.chores import all_chores
 from packhorse.foreman.chores.runner import ChoreRunner
 from packhorse.foreman.heartbeat import ForemanRecord, Heartbeat
-from packhorse.foreman.orders import Orders
-from packhorse.foreman.poller import Backlog, Poller
+from packhorse.foreman.poller import Backlog, Orders, Poller
 from packhorse.foreman.processes import WorkerGroup
 from packhorse.foreman.worker_handle import WorkerHandle
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.records import WorkerInfo
-from packhorse.storage.redis import upkeep as redis_upkeep
+from packhorse.storage.redis import storage as redis_storage
 from packhorse.storage.sql import server as sql_server
-from packhorse.worker.fetcher import Fetcher
+from packhorse.worker.pace import Pace
 from tests import mysql_server, postgres_server, redis_server
 from tests.storage.conftest import chosen_storages
 
@@ -96,7 +95,7 @@ class Days:
         self.clock = clock
         worker = create_autospec(WorkerHandle, instance=True, id=worker, is_online=True)
         worker.is_stopped.return_value = False
-        worker.told.return_value = worker.report = {"busy": 0}
+        worker.stored_report.return_value = worker.report = {"busy": 0}
         workers = create_autospec(WorkerGroup, instance=True, members=[worker], serving=None)
         record = ForemanRecord(storage, {})
         self.heartbeat = Heartbeat(
@@ -113,7 +112,7 @@ class Days:
         chores = all_chores(storage, SETTINGS, self.heartbeat.trusted_time)
         self.chore_runner = ChoreRunner(chores, self._seconds)
         self.poller = Poller(storage, workers, record, self.heartbeat, self.backlog, self.orders, self.chore_runner)
-        self._fetcher, self._next_poll = Fetcher(10), 0.0
+        self._pace, self._next_poll = Pace(10), 0.0
         self._turns: dict[BackgroundLoop, float] = {
             each.loop: 0.0 for each in (self.heartbeat, self.backlog, self.orders, self.chore_runner, self.poller)
         }
@@ -128,8 +127,8 @@ class Days:
                 self._give_turn(loop)
             if self._seconds() >= self._next_poll:
                 poll()
-                self._fetcher.found(1, 0)
-                self._next_poll = self._seconds() + max(0.25, self._fetcher.idle_wait)
+                self._pace.note_answer(1, 0)
+                self._next_poll = self._seconds() + max(0.25, self._pace.idle_wait)
             self.clock.turn(min(0.25, max(0.001, min(self._turns.values()) - self._seconds())))
 
     def _give_turn(self, loop: BackgroundLoop) -> None:
@@ -167,7 +166,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     monkeypatch.setattr(random, "uniform", lambda least, most: (least + most) / 2)
     # However slow this machine is just now.
     monkeypatch.setattr(sql_server, "FRESH", math.inf)
-    monkeypatch.setattr(redis_upkeep, "_FRESH", math.inf)
+    monkeypatch.setattr(redis_storage, "_FRESH", math.inf)
     return clock
 
 

@@ -42,7 +42,7 @@ def server() -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever is called may take its time: the machine may be busy."""
-    monkeypatch.setattr(liveness, "_CALL_LIMIT", PATIENCE)
+    monkeypatch.setattr(liveness, "_CALL_TIMEOUT", PATIENCE)
 
 
 def well() -> bool:
@@ -117,7 +117,7 @@ def ear(tmp_path: Path) -> Iterator[socket.socket]:
 def test_systemd_is_told(ear: socket.socket) -> None:
     systemd = Systemd({"NOTIFY_SOCKET": ear.getsockname()})
 
-    systemd.tell("READY=1", "STATUS=at work")
+    systemd.notify("READY=1", "STATUS=at work")
 
     assert ear.recv(100) == b"READY=1\nSTATUS=at work"
 
@@ -143,7 +143,7 @@ def test_a_watchdog_that_is_meant_for_another_process_is_not_told(ear: socket.so
 
 
 def test_without_systemd_nothing_happens() -> None:
-    Systemd({}).tell("READY=1")
+    Systemd({}).notify("READY=1")
 
 
 # --- record and file --------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from packhorse.core.event import ForemanAction, ForemanOrder, Kind
 from packhorse.core.settings import Settings
 from packhorse.foreman import Foreman, process_tree
 from packhorse.foreman.heartbeat import ForemanRecord
-from packhorse.foreman.orders import Orders
+from packhorse.foreman.poller import Orders
 from packhorse.foreman.processes import Launch
 from packhorse.monitor.actions import have_answered
 from packhorse.monitor.stacks import stacks_of
@@ -173,14 +173,14 @@ def test_a_report_that_tells_of_an_order_tells_of_what_it_has_changed(
 ) -> None:
     settings = Settings(url=url, max_workers=1)
     foreman = Foreman(Launch.of("app:app", settings), settings, storage)
-    may_rescue = foreman.duties.heartbeat.may_rescue
+    may_rescue = foreman.threads.heartbeat.may_rescue
 
     def overtaken() -> bool:  # the main loop follows an order while another thread makes a report
         foreman.scaler.limits = replace(foreman.scaler.limits, most=4)
-        foreman.duties.orders.followed = 7
+        foreman.threads.orders.followed = 7
         return may_rescue()
 
-    monkeypatch.setattr(foreman.duties.heartbeat, "may_rescue", overtaken)
+    monkeypatch.setattr(foreman.threads.heartbeat, "may_rescue", overtaken)
     with foreman._signals:
         first, second = foreman.report(), foreman.report()
     foreman._selector.close()
@@ -210,7 +210,7 @@ def test_an_order_that_comes_to_be_seen_late_is_followed_and_none_twice(
 
     assert [order.most for order in orders.take()] == [2]
     assert orders.followed == newest
-    monkeypatch.setattr("packhorse.foreman.orders._LONGEST_WRITE", 0.0)
+    monkeypatch.setattr("packhorse.foreman.poller._LONGEST_WRITE", 0.0)
     orders.step()
     orders.step()
     assert list(orders.take()) == []

@@ -18,8 +18,7 @@ from packhorse.core.outcome import Completed
 from packhorse.foreman.background import BackgroundLoop
 from packhorse.foreman.chores.runner import ChoreRunner
 from packhorse.foreman.heartbeat import ForemanRecord, Heartbeat
-from packhorse.foreman.orders import Orders
-from packhorse.foreman.poller import Backlog, Poller
+from packhorse.foreman.poller import Backlog, Orders, Poller
 from packhorse.foreman.processes import WorkerGroup
 from packhorse.foreman.scaling import Demand
 from packhorse.storage.memory import Memory
@@ -94,7 +93,7 @@ def test_it_looks_less_often_while_nothing_happens_and_at_once_when_a_job_begins
 
     assert [pause_after(1.0), pause_after(15.0)] == [1.0, 2.5]
     watched.worker.report = {"busy": 1}
-    watched.poller.stir()
+    watched.poller.poll_often()
     assert is_woken(watched.poller.loop)
     assert pause_after(0.0) == 1.0
     watched.worker.report = {"busy": 0}
@@ -177,16 +176,16 @@ def test_orders_are_looked_for_until_none_can_come_late(watched: Watched, monkey
     watched.orders.step()
     assert watched.woken() == {"orders"}  # another one may have been written before it and not be seen yet
 
-    monkeypatch.setattr("packhorse.foreman.orders._LONGEST_WRITE", 0.0)
+    monkeypatch.setattr("packhorse.foreman.poller._LONGEST_WRITE", 0.0)
     for _ in range(2):
         watched.orders.step()
 
     assert watched.woken() == set()
-    assert watched.orders.edge > 0
+    assert watched.orders.read_to > 0
 
 
 def test_a_foreman_that_joins_again_has_its_orders_looked_for_by_the_new_id(watched: Watched) -> None:
-    watched.record.renew()
+    watched.record.change_id()
     watched.record.join()
     watched.storage.order(watched.record.id, ForemanOrder(ForemanAction.QUIET))
 
@@ -221,9 +220,9 @@ def test_that_the_storage_was_moved_is_told_in_the_log_and_again_every_ten_minut
     assert told_within(2) == []
     closing = Move("copy", Stage.CLOSING, "redis://elsewhere", 1)
     watched.storage.set_move(closing, expected=None)
-    assert told_within(2) == ["this storage is being moved to redis://elsewhere; meanwhile no job begins"]
+    assert told_within(2) == ["this storage is being moved to redis://elsewhere; no job starts meanwhile"]
     watched.storage.set_move(Move("copy", Stage.MOVED, "redis://elsewhere", 1), expected=closing)
-    left = "nothing more will come from it: start workers on the new one"
+    left = "no more jobs come from it: start workers on the new one"
     assert told_within(9) == [f"this storage was moved to redis://elsewhere; {left}"]
     assert len(told_within(10)) == 1
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.foreman.process_tree import is_alive, kill_session, reap
-from packhorse.foreman.processes import MemoryWatch, why_it_ended
+from packhorse.foreman.process_tree import MemoryWatch, is_alive, kill_session, reap, why_it_ended
 from tests.children import until
 
 WITH_A_CHILD = """
@@ -41,12 +40,12 @@ def events(path: Path, kills: int) -> Path:
 def test_a_rise_of_the_kernels_count_speaks_for_a_lack_of_memory(tmp_path: Path) -> None:
     path = events(tmp_path / "memory.events", 2)
     watch = MemoryWatch([(path, "out of memory")])
-    watch.look()
-    assert watch.verdict() is None
+    watch.read()
+    assert watch.reason() is None
 
     events(path, 3)
 
-    assert watch.verdict() == "out of memory"
+    assert watch.reason() == "out of memory"
 
 
 def test_the_count_may_rise_a_moment_before_the_worker_is_seen_to_be_gone(tmp_path: Path) -> None:
@@ -54,9 +53,9 @@ def test_the_count_may_rise_a_moment_before_the_worker_is_seen_to_be_gone(tmp_pa
     watch = MemoryWatch([(path, "out of memory")])
 
     events(path, 3)
-    watch.look()
+    watch.read()
 
-    assert watch.verdict() == "out of memory"
+    assert watch.reason() == "out of memory"
 
 
 def test_a_rise_of_long_ago_says_nothing(tmp_path: Path) -> None:
@@ -65,9 +64,9 @@ def test_a_rise_of_long_ago_says_nothing(tmp_path: Path) -> None:
 
     events(path, 3)
     for _ in range(3):
-        watch.look()
+        watch.read()
 
-    assert watch.verdict() is None
+    assert watch.reason() is None
 
 
 def test_the_first_file_that_has_the_count_is_used(tmp_path: Path) -> None:
@@ -76,15 +75,15 @@ def test_the_first_file_that_has_the_count_is_used(tmp_path: Path) -> None:
 
     events(path, 1)
 
-    assert watch.verdict() == "out of memory?"
+    assert watch.reason() == "out of memory?"
 
 
 def test_where_nothing_can_be_told_nothing_is(tmp_path: Path) -> None:
     watch = MemoryWatch([(tmp_path / "missing", "out of memory")])
 
-    watch.look()
+    watch.read()
 
-    assert watch.verdict() is None
+    assert watch.reason() is None
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from packhorse.foreman.status_directory import BOARD, make_directory, remove_leftovers
+from packhorse.foreman.processes import STATUS_FILE, make_status_directory, remove_stale_directories
 from packhorse.worker.shared_status import SharedStatus
 from tests.children import Parent, forked
 
@@ -27,35 +27,35 @@ def leave_behind(directory: Path) -> None:
     """Have a foreman make a board there, and be killed."""
 
     def work(parent: Parent) -> None:
-        board = SharedStatus.create(directory / BOARD, 2)
-        parent.say("made")
-        parent.wait_for_nod()
-        board.close()
+        status = SharedStatus.create(directory / STATUS_FILE, 2)
+        parent.send("made")
+        parent.wait()
+        status.close()
 
     with forked(work) as foreman:
-        assert foreman.hear() == "made"
+        assert foreman.receive() == "made"
         make_old(directory)
-        assert remove_leftovers() == 0, "its owner lives"
+        assert remove_stale_directories() == 0, "its owner lives"
 
 
 def test_a_directory_is_removed_when_its_owner_is_dead_and_not_before(temporary: Path) -> None:
-    leave_behind(make_directory())
+    leave_behind(make_status_directory())
 
-    assert remove_leftovers() == 1
+    assert remove_stale_directories() == 1
     assert list(temporary.iterdir()) == []
 
 
 def test_a_directory_whose_board_was_never_made_is_removed(temporary: Path) -> None:
-    make_old(make_directory())
+    make_old(make_status_directory())
 
-    assert remove_leftovers() == 1
+    assert remove_stale_directories() == 1
     assert list(temporary.iterdir()) == []
 
 
 def test_a_new_directory_without_a_board_is_left_alone(temporary: Path) -> None:
-    directory = make_directory()
+    directory = make_status_directory()
 
-    assert remove_leftovers() == 0
+    assert remove_stale_directories() == 0
     assert directory.exists()
 
 
@@ -64,16 +64,16 @@ def test_an_empty_directory_of_another_kind_is_left_alone(temporary: Path) -> No
     state.mkdir()
     make_old(state)
 
-    assert remove_leftovers() == 0
+    assert remove_stale_directories() == 0
     assert state.exists()
 
 
 def test_a_new_directory_is_left_alone(temporary: Path) -> None:
-    directory = make_directory()
-    (directory / BOARD).touch()
+    directory = make_status_directory()
+    (directory / STATUS_FILE).touch()
 
-    assert remove_leftovers() == 0
-    assert (directory / BOARD).exists()
+    assert remove_stale_directories() == 0
+    assert (directory / STATUS_FILE).exists()
 
 
 def test_what_is_no_status_directory_is_left_alone(temporary: Path) -> None:
@@ -84,6 +84,6 @@ def test_what_is_no_status_directory_is_left_alone(temporary: Path) -> None:
     link.symlink_to(notes)
     make_old(notes)
 
-    assert remove_leftovers() == 0
+    assert remove_stale_directories() == 0
     assert {path.name for path in temporary.iterdir()} == {"packhorse-notes", "packhorse-link"}
     assert (notes / "letter").exists()

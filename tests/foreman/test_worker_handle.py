@@ -28,74 +28,74 @@ def says(order: int, more: int) -> dict[str, Any]:
 
 
 def test_stacks_are_part_of_the_report_for_a_while_and_wake_the_heartbeat_once(worker: WorkerHandle):
-    worker.hear({"say": "report", "busy": 1}, 99.0)
+    worker.receive_message({"say": "report", "busy": 1}, 99.0)
 
-    worker.hear(says(7, more=0), 100.0)
+    worker.receive_message(says(7, more=0), 100.0)
 
-    assert [worker.has_answered(100.0), worker.has_answered(101.0)] == [True, False]
-    assert worker.told(102.0) == {
+    assert [worker.has_new_stacks(100.0), worker.has_new_stacks(101.0)] == [True, False]
+    assert worker.stored_report(102.0) == {
         "busy": 0,
         "running": [],
         "stacks": {"order": 7, "age_s": 2.0, "items": [{"title": "slot 0", "text": "here", "job_id": None}]},
     }
-    assert worker.told(1_000.0) == {"busy": 0, "running": []}
+    assert worker.stored_report(1_000.0) == {"busy": 0, "running": []}
 
 
 def test_children_are_waited_for_and_told_first(worker: WorkerHandle):
-    worker.hear(says(7, more=1), 100.0)
-    assert not worker.has_answered(100.1)
-    assert "stacks" not in worker.told(100.1)
+    worker.receive_message(says(7, more=1), 100.0)
+    assert not worker.has_new_stacks(100.1)
+    assert "stacks" not in worker.stored_report(100.1)
 
-    worker.hear({"say": "stack", "order": 7, "stack": {"title": "slot 1", "text": "there"}}, 100.2)
+    worker.receive_message({"say": "stack", "order": 7, "stack": {"title": "slot 1", "text": "there"}}, 100.2)
 
-    assert worker.has_answered(100.2)
-    assert [item["title"] for item in worker.told(100.2)["stacks"]["items"]] == ["slot 1", "slot 0"]
+    assert worker.has_new_stacks(100.2)
+    assert [item["title"] for item in worker.stored_report(100.2)["stacks"]["items"]] == ["slot 1", "slot 0"]
 
 
 def test_a_child_that_says_nothing_is_not_waited_for_long(worker: WorkerHandle):
-    worker.hear(says(7, more=1), 100.0)
+    worker.receive_message(says(7, more=1), 100.0)
 
-    assert worker.has_answered(101.5)
+    assert worker.has_new_stacks(101.5)
 
 
 def test_an_answer_to_an_older_question_is_passed_over(worker: WorkerHandle):
-    worker.hear(says(7, more=0), 100.0)
+    worker.receive_message(says(7, more=0), 100.0)
 
-    worker.hear({"say": "stack", "order": 6, "stack": {"title": "slot 1", "text": "there"}}, 100.1)
+    worker.receive_message({"say": "stack", "order": 6, "stack": {"title": "slot 1", "text": "there"}}, 100.1)
 
-    assert len(worker.told(100.2)["stacks"]["items"]) == 1
+    assert len(worker.stored_report(100.2)["stacks"]["items"]) == 1
 
 
 def test_what_children_tell_is_cut_to_what_one_worker_may_tell(worker: WorkerHandle):
-    worker.hear(says(7, more=100), 100.0)
+    worker.receive_message(says(7, more=100), 100.0)
 
     for number in range(100):
         stack = {"title": f"slot {number}", "text": "x" * 6_000, "job_id": f"j{number}"}
-        worker.hear({"say": "stack", "order": 7, "stack": stack}, 100.1)
+        worker.receive_message({"say": "stack", "order": 7, "stack": stack}, 100.1)
 
-    items = worker.told(100.2)["stacks"]["items"]
+    items = worker.stored_report(100.2)["stacks"]["items"]
     assert sum(len(item["title"]) + len(item["text"]) for item in items) <= MOST_TEXT + 100
     assert items[-1]["title"].endswith("more were left out")
 
 
 def test_what_its_slots_do_is_told_as_of_the_heartbeat(worker: WorkerHandle):
-    worker.hear({"say": "report", "busy": 0, "running": [], "done": 4}, 99.0)
-    worker.board.begin(0, "short", "send", slot=1)
-    worker.board.begin(1, "ended", "send", slot=0)
-    worker.board.end(1)
+    worker.receive_message({"say": "report", "busy": 0, "running": [], "done": 4}, 99.0)
+    worker.status.begin(0, "short", "send", slot=1)
+    worker.status.begin(1, "ended", "send", slot=0)
+    worker.status.end(1)
 
-    told = worker.told(100.0)
+    told = worker.stored_report(100.0)
 
     assert (told["busy"], told["done"]) == (1, 4)
     assert [(each["job_id"], each["task"], each["slot"]) for each in told["running"]] == [("short", "send", 1)]
 
 
 def begin(worker: WorkerHandle, job_id: str, seconds_ago: float, place: int = 0) -> None:
-    worker.board.begin(place, job_id, at=time.monotonic() - seconds_ago)
+    worker.status.begin(place, job_id, at=time.monotonic() - seconds_ago)
 
 
 def looked(worker: WorkerHandle, monkeypatch: pytest.MonkeyPatch, seconds_ago: float) -> None:
-    monkeypatch.setattr(worker.board, "look_age", lambda: seconds_ago)
+    monkeypatch.setattr(worker.status, "look_age", lambda: seconds_ago)
 
 
 def test_a_worker_that_runs_jobs_and_does_not_watch_their_limits_is_stuck(
@@ -104,10 +104,10 @@ def test_a_worker_that_runs_jobs_and_does_not_watch_their_limits_is_stuck(
     begin(worker, "long", STUCK + 5)
     begin(worker, "ended", STUCK + 5, place=1)
     begin(worker, "young", 1, place=2)
-    worker.board.end(1)
+    worker.status.end(1)
     looked(worker, monkeypatch, STUCK)
 
-    runs = worker.stuck_with()
+    runs = worker.running_if_stuck()
 
     assert list(runs) == ["long", "young"]
     assert runs["long"] >= STUCK * SECOND
@@ -119,7 +119,7 @@ def test_a_worker_is_not_stuck_while_it_watches_limits_however_long_its_jobs_run
     begin(worker, "long", 3_600)
     looked(worker, monkeypatch, STUCK - 1)
 
-    assert worker.stuck_with() == {}
+    assert worker.running_if_stuck() == {}
 
 
 def test_a_worker_that_was_idle_and_has_just_begun_a_job_is_not_stuck(
@@ -128,13 +128,13 @@ def test_a_worker_that_was_idle_and_has_just_begun_a_job_is_not_stuck(
     begin(worker, "young", 1)
     looked(worker, monkeypatch, 3_600)
 
-    assert worker.stuck_with() == {}
+    assert worker.running_if_stuck() == {}
 
 
 def test_a_worker_whose_board_was_closed_this_moment_is_not_stuck(worker: WorkerHandle):
-    worker.board.close()
+    worker.status.close()
 
-    assert worker.stuck_with() == {}
+    assert worker.running_if_stuck() == {}
 
 
 @pytest.mark.parametrize("is_stuck", [True, False])

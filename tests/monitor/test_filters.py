@@ -30,7 +30,7 @@ from packhorse.monitor.filters import (
     usable_filters,
 )
 from packhorse.storage import open_storage
-from packhorse.storage.argument import is_argued, number_of, traces_of
+from packhorse.storage.argument_filter import arguments_match, number_of, traces_of
 from packhorse.storage.records import Argument, Filter
 
 
@@ -175,7 +175,7 @@ def test_every_value_of_the_arguments_is_found_where_it_is(args: dict[str, Any],
     wanted = Argument((name,), written)
     packed = json.dumps(args)
 
-    assert is_argued(packed, [wanted])
+    assert arguments_match(packed, [wanted])
     assert all(trace.lower() in packed.lower() for trace in traces_of([wanted]))
     assert number_of(written) is None or float(written) == number_of(written)
 
@@ -195,7 +195,7 @@ def test_every_value_of_the_arguments_is_found_where_it_is(args: dict[str, Any],
     ],
 )
 def test_numbers_are_compared_by_value_only_if_everybody_can(stored: str, asked: str, is_same: bool):
-    assert is_argued(f'{{"n": {stored}}}', [Argument(("n",), asked)]) is is_same
+    assert arguments_match(f'{{"n": {stored}}}', [Argument(("n",), asked)]) is is_same
 
 
 def test_who_counts_is_sent_longer_pages_only_while_the_jobs_are_small(app: Packhorse):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,6 +66,12 @@ def chosen_storages() -> list[str]:
     if "mysql" in names:
         mysql_server.mysql_program()
     return names
+
+
+def storages(*quick: str, but: str = "") -> list[Any]:
+    """Parameters of a test: every chosen storage except `but`. Only `make test-all` runs those not named in `quick`."""
+    names = [name for name in chosen_storages() if name != but]
+    return [pytest.param(name, marks=[] if name in quick else pytest.mark.long) for name in names]
 
 
 def give_back(url: str) -> None:

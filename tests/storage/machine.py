@@ -55,7 +55,7 @@ from packhorse.storage.records import (
     Tick,
     WorkerInfo,
 )
-from tests.ram import new_directory
+from tests.memory_disk import new_directory
 from tests.storage import laws
 from tests.storage.answers import Refusal, answer_of, answer_to_repetition, by_subject, differences, in_order, plain
 from tests.storage.choices import (

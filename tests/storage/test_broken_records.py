@@ -187,7 +187,9 @@ def _bodies() -> Iterator[bytes]:
             yield msgspec.msgpack.encode([*fields[:place], value, *fields[place + 1 :]])
 
 
-@pytest.mark.parametrize("state", [QUEUED, RUNNING, RETRYING, SCHEDULED, COMPLETED])
+@pytest.mark.parametrize(
+    "state", [QUEUED, RUNNING, *(pytest.param(one, marks=pytest.mark.long) for one in (RETRYING, SCHEDULED, COMPLETED))]
+)
 def test_a_job_that_is_garbled_anywhere_stands_in_nobodys_way(storage: Storage, vandal: Vandal, state: State) -> None:
     join(storage)
     join(storage, "bob")

@@ -7,6 +7,7 @@ import inspect
 import typing
 from collections.abc import Iterator
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -37,6 +38,7 @@ from packhorse.storage.records import (
     Tick,
     WorkerInfo,
 )
+from tests.storage.conftest import ADDRESSES, give_back, storages
 
 NUL, HALF = "a\0b", "a\ud800b"
 WRONG_FOR_TEXT: list[Any] = [7, 1.5, True, b"x", ["x"], {"a": 1}, NUL, HALF, "x" * 1_000_001]
@@ -147,6 +149,14 @@ def is_shown(storage: Storage) -> bool:
         *(worker_fields(one, is_alive=True, holds=0) for one in storage.workers()),
     ]
     return bool(msgspec.json.decode(msgspec.json.encode(told)))
+
+
+@pytest.fixture(params=storages("memory", "sqlite"))
+def address(request: pytest.FixtureRequest, swift_path: Path) -> Iterator[str]:
+    """The checks stand before the storages, so `make test` needs few of them."""
+    url = ADDRESSES[request.param](swift_path)
+    yield url
+    give_back(url)
 
 
 def test_every_call_that_writes_is_tried_here() -> None:

@@ -25,46 +25,46 @@ from sqlalchemy.orm import Session
 from packhorse import Packhorse
 from packhorse.client.job import JobHandle
 from packhorse.core.errors import BadValue, NotUnique, StorageUnavailable
+from tests.caller_database import CallerDatabase, IdleWorker, needs_mysql, needs_postgres, run
 from tests.children import until
 from tests.mysql_server import shared_mysql
-from tests.place import Place, Sleeper, needs_mysql, needs_postgres, run
 from tests.postgres_server import PgBouncer, shared_postgres
 
 
-def place_of(kind: str, directory: Path) -> Iterator[Place]:
-    place = Place(kind, directory)
+def place_of(kind: str, directory: Path) -> Iterator[CallerDatabase]:
+    place = CallerDatabase(kind, directory)
     yield place
     place.close()
 
 
 @pytest.fixture
-def postgres(tmp_path: Path) -> Iterator[Place]:
+def postgres(tmp_path: Path) -> Iterator[CallerDatabase]:
     yield from place_of("postgres", tmp_path)
 
 
 @pytest.fixture
-def mysql(tmp_path: Path) -> Iterator[Place]:
+def mysql(tmp_path: Path) -> Iterator[CallerDatabase]:
     yield from place_of("mysql", tmp_path)
 
 
 @pytest.fixture
-def sqlite(tmp_path: Path) -> Iterator[Place]:
+def sqlite(tmp_path: Path) -> Iterator[CallerDatabase]:
     yield from place_of("sqlite", tmp_path)
 
 
 @pytest.fixture(
     params=["sqlite", pytest.param("postgres", marks=needs_postgres), pytest.param("mysql", marks=needs_mysql)]
 )
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CallerDatabase]:
     yield from place_of(request.param, tmp_path)
 
 
-def enqueue(place: Place, connection: Any, to: str = "ann") -> JobHandle:
+def enqueue(place: CallerDatabase, connection: Any, to: str = "ann") -> JobHandle:
     """A unique job: what lies in the storage is read and written by the connection."""
     return place.app.enqueue("send", {"to": to}, connection=connection, unique=True)
 
 
-def assert_understood(place: Place, connection: Any, to: str = "č 🐎") -> None:
+def assert_understood(place: CallerDatabase, connection: Any, to: str = "č 🐎") -> None:
     """The same job twice, and several at once, by this connection: they are there as they were meant."""
     first, second = (enqueue(place, connection, to) for _ in range(2))
     calls = [place.task.call(f"m{number}") for number in range(3)]
@@ -92,7 +92,7 @@ class AsBytes(Loader):
 
 
 @needs_postgres
-def test_what_a_connection_of_psycopg_was_taught_about_values_does_not_matter(postgres: Place) -> None:
+def test_what_a_connection_of_psycopg_was_taught_about_values_does_not_matter(postgres: CallerDatabase) -> None:
     connection = postgres.connect()
     for kind in (int, str, list, bool):
         connection.adapters.register_dumper(kind, AsText)
@@ -106,7 +106,7 @@ def test_what_a_connection_of_psycopg_was_taught_about_values_does_not_matter(po
 
 @needs_postgres
 def test_what_all_connections_of_psycopg_were_taught_does_not_matter(
-    postgres: Place, monkeypatch: pytest.MonkeyPatch
+    postgres: CallerDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not for those of the storage itself either."""
     taught = psycopg.adapt.AdaptersMap(psycopg.adapters)
@@ -123,7 +123,7 @@ def test_what_all_connections_of_psycopg_were_taught_does_not_matter(
 
 @needs_postgres
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
-def test_text_is_more_than_the_encoding_of_a_session_knows(postgres: Place, encoding: str) -> None:
+def test_text_is_more_than_the_encoding_of_a_session_knows(postgres: CallerDatabase, encoding: str) -> None:
     connection = postgres.connect()
     connection.execute(f"SET client_encoding TO '{encoding}'")
     connection.commit()
@@ -138,7 +138,7 @@ def test_text_is_more_than_the_encoding_of_a_session_knows(postgres: Place, enco
 
 
 @needs_postgres
-def test_words_of_ours_are_not_looked_for_in_the_callers_schemas(postgres: Place) -> None:
+def test_words_of_ours_are_not_looked_for_in_the_callers_schemas(postgres: CallerDatabase) -> None:
     connection = postgres.connect()
     own = f"own_{postgres.sales}"
     connection.execute(f"CREATE SCHEMA {own}")
@@ -157,7 +157,7 @@ def test_words_of_ours_are_not_looked_for_in_the_callers_schemas(postgres: Place
     [{"cursor_factory": psycopg.ClientCursor}, {"prepare_threshold": 0}, {"row_factory": dict_row}],
     ids=["another class of cursor", "prepared from the first time on", "another shape of rows"],
 )
-def test_a_connection_may_be_made_in_any_way(postgres: Place, settings: dict[str, Any]) -> None:
+def test_a_connection_may_be_made_in_any_way(postgres: CallerDatabase, settings: dict[str, Any]) -> None:
     connection = psycopg.connect(shared_postgres().url, **settings)
 
     assert_understood(postgres, connection)
@@ -165,7 +165,7 @@ def test_a_connection_may_be_made_in_any_way(postgres: Place, settings: dict[str
 
 
 @needs_postgres
-def test_in_a_pipeline_a_job_is_part_of_the_transaction(postgres: Place) -> None:
+def test_in_a_pipeline_a_job_is_part_of_the_transaction(postgres: CallerDatabase) -> None:
     connection = postgres.connect()
     for end, number in ((connection.rollback, 0), (connection.commit, 1)):
         with connection.pipeline():
@@ -180,7 +180,7 @@ def test_in_a_pipeline_a_job_is_part_of_the_transaction(postgres: Place) -> None
 
 
 @needs_postgres
-def test_in_a_pipeline_without_a_transaction_the_job_is_there_at_once(postgres: Place) -> None:
+def test_in_a_pipeline_without_a_transaction_the_job_is_there_at_once(postgres: CallerDatabase) -> None:
     connection = postgres.connect()
     connection.autocommit = True
     with connection.pipeline():
@@ -197,7 +197,7 @@ def test_in_a_pipeline_without_a_transaction_the_job_is_there_at_once(postgres: 
 
 
 @needs_postgres
-def test_what_has_failed_in_a_pipeline_before_is_told_by_the_driver(postgres: Place) -> None:
+def test_what_has_failed_in_a_pipeline_before_is_told_by_the_driver(postgres: CallerDatabase) -> None:
     connection = postgres.connect()
     with suppress(psycopg.errors.PipelineAborted), connection.pipeline():
         connection.execute("SELECT 1 / 0")
@@ -213,10 +213,10 @@ def test_what_has_failed_in_a_pipeline_before_is_told_by_the_driver(postgres: Pl
 
 @needs_postgres
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
-def test_a_job_is_part_of_a_transaction_in_two_phases(postgres: Place, driver: str) -> None:
+def test_a_job_is_part_of_a_transaction_in_two_phases(postgres: CallerDatabase, driver: str) -> None:
     """Which the server does not prepare if it has notified anybody."""
     postgres.driver = driver
-    sleeper = Sleeper(postgres)
+    sleeper = IdleWorker(postgres)
     connection = postgres.connect()
     for end, number in ((connection.tpc_rollback, 0), (connection.tpc_commit, 1)):
         connection.tpc_begin(connection.xid(1, f"{postgres.sales} {number}", "jobs"))
@@ -236,7 +236,7 @@ def test_a_job_is_part_of_a_transaction_in_two_phases(postgres: Place, driver: s
 
 
 @needs_postgres
-def test_behind_pgbouncer_a_job_is_part_of_the_transaction(postgres: Place) -> None:
+def test_behind_pgbouncer_a_job_is_part_of_the_transaction(postgres: CallerDatabase) -> None:
     bouncer = PgBouncer(shared_postgres())
     pooled = Packhorse(f"{bouncer.url}?{postgres.jobs_url.partition('?')[2]}&pgbouncer=1")
     connection = psycopg.connect(bouncer.url, prepare_threshold=None)
@@ -256,7 +256,7 @@ def test_behind_pgbouncer_a_job_is_part_of_the_transaction(postgres: Place) -> N
 
 
 @needs_mysql
-def test_what_a_connection_of_pymysql_was_taught_about_values_does_not_matter(mysql: Place) -> None:
+def test_what_a_connection_of_pymysql_was_taught_about_values_does_not_matter(mysql: CallerDatabase) -> None:
     taught = dict(converters.conversions)
     taught |= dict.fromkeys((FIELD_TYPE.LONGLONG, FIELD_TYPE.LONG, FIELD_TYPE.VAR_STRING, FIELD_TYPE.BLOB), repr)
     database = mysql.jobs_url.rpartition("/")[2]
@@ -272,7 +272,7 @@ def test_what_a_connection_of_pymysql_was_taught_about_values_does_not_matter(my
 
 @needs_mysql
 @pytest.mark.parametrize("cursor", [pymysql.cursors.SSDictCursor, pymysql.cursors.SSCursor])
-def test_a_cursor_of_pymysql_may_be_of_any_class(mysql: Place, cursor: type) -> None:
+def test_a_cursor_of_pymysql_may_be_of_any_class(mysql: CallerDatabase, cursor: type) -> None:
     connection = mysql.connect()
     connection.cursorclass = cursor
 
@@ -290,7 +290,7 @@ def in_capitals(data: bytes) -> str:
 
 
 @pytest.mark.parametrize("factory", [bytes, in_capitals])
-def test_text_may_be_what_the_caller_likes(sqlite: Place, factory: Any) -> None:
+def test_text_may_be_what_the_caller_likes(sqlite: CallerDatabase, factory: Any) -> None:
     connection = sqlite.connect()
     connection.text_factory = factory
 
@@ -301,7 +301,7 @@ def test_text_may_be_what_the_caller_likes(sqlite: Place, factory: Any) -> None:
 
 
 @pytest.mark.parametrize("level", ["IMMEDIATE", "EXCLUSIVE"])
-def test_a_transaction_of_sqlite_may_be_of_any_kind(sqlite: Place, level: Any) -> None:
+def test_a_transaction_of_sqlite_may_be_of_any_kind(sqlite: CallerDatabase, level: Any) -> None:
     connection = sqlite.connect()
     connection.isolation_level = level
     connection.execute(sqlite.insert)
@@ -317,7 +317,7 @@ def test_a_transaction_of_sqlite_may_be_of_any_kind(sqlite: Place, level: Any) -
 # --- every kind -------------------------------------------------------------------------------------------------------
 
 
-def savepoints_left(place: Place, connection: Any) -> bool:
+def savepoints_left(place: CallerDatabase, connection: Any) -> bool:
     """Is a savepoint of ours there?"""
     with suppress(psycopg.errors.InvalidSavepointSpecification, pymysql.OperationalError, sqlite3.OperationalError):
         run(connection, "RELEASE SAVEPOINT packhorse")
@@ -326,7 +326,7 @@ def savepoints_left(place: Place, connection: Any) -> bool:
 
 
 @pytest.mark.parametrize("is_refused", [False, True], ids=["taken", "refused"])
-def test_no_savepoint_is_left_in_the_callers_transaction(place: Place, is_refused: bool) -> None:
+def test_no_savepoint_is_left_in_the_callers_transaction(place: CallerDatabase, is_refused: bool) -> None:
     task = place.task.using(unique={"on_conflict": "reject"})
     if is_refused:
         task.enqueue("ann")
@@ -340,7 +340,7 @@ def test_no_savepoint_is_left_in_the_callers_transaction(place: Place, is_refuse
     connection.close()
 
 
-def test_without_a_transaction_none_is_left_open(place: Place) -> None:
+def test_without_a_transaction_none_is_left_open(place: CallerDatabase) -> None:
     connection = place.connect()
     if place.kind == "mysql":
         connection.autocommit(True)
@@ -357,7 +357,7 @@ def test_without_a_transaction_none_is_left_open(place: Place) -> None:
     connection.close()
 
 
-def is_in_transaction(place: Place, connection: Any) -> bool:
+def is_in_transaction(place: CallerDatabase, connection: Any) -> bool:
     if place.kind == "sqlite":
         return bool(connection.in_transaction)
     if place.kind == "mysql":
@@ -365,7 +365,7 @@ def is_in_transaction(place: Place, connection: Any) -> bool:
     return connection.info.transaction_status is not TransactionStatus.IDLE
 
 
-def test_a_connection_that_has_lost_its_server_is_told(place: Place) -> None:
+def test_a_connection_that_has_lost_its_server_is_told(place: CallerDatabase) -> None:
     if place.kind == "sqlite":
         pytest.skip("a file is nowhere else")
     connection = place.connect()
@@ -388,7 +388,7 @@ def test_a_connection_that_has_lost_its_server_is_told(place: Place) -> None:
     assert (place.number_of_jobs(), place.number_of_sales()) == (0, 0)
 
 
-def test_a_connection_of_another_thread_is_told(sqlite: Place) -> None:
+def test_a_connection_of_another_thread_is_told(sqlite: CallerDatabase) -> None:
     connection = sqlite.connect()
     told: list[BaseException] = []
 
@@ -406,7 +406,7 @@ def test_a_connection_of_another_thread_is_told(sqlite: Place) -> None:
     connection.close()
 
 
-def test_an_engine_that_commits_alone_has_the_job_there_at_once(place: Place) -> None:
+def test_an_engine_that_commits_alone_has_the_job_there_at_once(place: CallerDatabase) -> None:
     engine = create_engine(place.alchemy_url, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
         connection.execute(text(place.insert))

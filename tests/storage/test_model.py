@@ -1,8 +1,7 @@
 """Every storage behaves as the memory storage does, whatever is done in whatever order.
 
-Hypothesis drives both side by side (`machine.py`) and, where they differ, tells the shortest story that shows it.
-The stories are the same in every run; `PACKHORSE_MODEL_EXAMPLES=5000` makes a long run of it, with new ones, and `make
-test-all` one of middling length.
+Hypothesis drives both side by side (`machine.py`) and shrinks a difference to the shortest sequence of calls that shows
+it. `make test` runs the same few sequences, `make test-all` 300 new ones, `PACKHORSE_MODEL_EXAMPLES=5000` more.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.storage.conftest import chosen_storages
 from tests.storage.machine import Machine
 
-EXAMPLES = int(os.environ.get("PACKHORSE_MODEL_EXAMPLES", "25"))
+EXAMPLES = int(os.environ.get("PACKHORSE_MODEL_EXAMPLES", "12"))
 IS_LONG = "PACKHORSE_MODEL_EXAMPLES" in os.environ
 _DATABASE = Path(tempfile.gettempdir()) / "packhorse-model-examples"
 SETTINGS = settings(
@@ -27,20 +26,20 @@ SETTINGS = settings(
     stateful_step_count=80,
     deadline=None,
     print_blob=True,
-    report_multiple_bugs=False,  # one at a time: each takes a while to be told shortly
+    report_multiple_bugs=False,  # one at a time: shrinking each takes a while
     derandomize=not IS_LONG,
-    # Stories that failed are told again in the next long run.
+    # The next long run repeats sequences that failed.
     database=DirectoryBasedExampleDatabase(_DATABASE) if IS_LONG else None,
     suppress_health_check=list(HealthCheck),
 )
 
 
-@pytest.mark.timeout(0)  # shortening a story that failed may take minutes, and must not be cut off
+@pytest.mark.timeout(0)  # shrinking a failure may take minutes
 @pytest.mark.parametrize("name", [name for name in chosen_storages() if name != "memory"])
 def test_a_storage_behaves_as_the_model_does(name: str, exact_lines: None) -> None:
     class Driven(Machine):
         storage_name = name
 
-    # MySQL's driver takes its time: fewer stories, as long.
+    # MySQL's driver is slow: fewer sequences of the same length.
     own = settings(SETTINGS, max_examples=EXAMPLES // 2) if name == "mysql" else SETTINGS
     run_state_machine_as_test(Driven, settings=own)

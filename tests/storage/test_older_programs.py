@@ -17,7 +17,7 @@ from packhorse.core.outcome import Failed
 from packhorse.core.transitions import Transition
 from packhorse.storage.records import Count, EventFilter, Filter
 from packhorse.storage.redis import Redis
-from packhorse.storage.redis.queues import PAUSED
+from packhorse.storage.redis.keys import PAUSED
 from packhorse.storage.transfer import Section
 from tests.storage.conftest import chosen_storages
 
@@ -35,7 +35,7 @@ def put_pause(storage: Any, queue: str, at: int | None) -> None:
             tx.do("HSET", keys.queues, queue, "" if at is None else msgspec.json.encode([at, None, "for good"]))
             tx.do("HINCRBY", keys.open, queue, -PAUSED if at is None else PAUSED)
 
-        storage._change("pause", work)
+        storage._write("pause", work)
         return
     dialect, why = storage._dialect, None if at is None else "for good"
     sql = f"UPDATE {dialect.prefix}queue SET paused_at = ?, paused_by = NULL, paused_why = ? WHERE name = ?"
@@ -83,8 +83,7 @@ def test_a_pause_after_those_of_another_version_has_its_own_end(storage: Any, cl
 
 def test_an_event_of_a_kind_that_only_newer_programs_know_is_told_as_it_is(storage: Any) -> None:
     storage.pause("mail")
-    change = storage._change if isinstance(storage, Redis) else storage._write
-    change("test", lambda tx: tx.record([Event(kind_of("dreamt_of"), tx.now, Subject.QUEUE, queue="mail")]))
+    storage._write("test", lambda tx: tx.record([Event(kind_of("dreamt_of"), tx.now, Subject.QUEUE, queue="mail")]))
     storage.resume("mail")
 
     events = storage.events(EventFilter(queue="mail"))
@@ -115,7 +114,7 @@ def end_as_before(storage: Any, job: Job, now: int) -> None:
     ended = replace(job, state=COMPLETED, owner=None, last_owner=job.owner, finished_at=now, updated_at=now)
     assert ended.ran_until is not None
     if isinstance(storage, Redis):
-        storage._change("finish", lambda tx: tx.jobs([job.id]) and tx.keep(job, Transition(ended, [])))
+        storage._write("finish", lambda tx: tx.jobs([job.id]) and tx.keep(job, Transition(ended, [])))
         return
     storage._write("finish", lambda tx: tx.keep(job, Transition(ended, [])))
 
@@ -135,7 +134,7 @@ def test_a_failure_that_another_version_counts_leaves_versions_and_silence_as_th
 def count_as_before(storage: Any, cause: str) -> None:
     """What an earlier version writes when it counts one more failure of a cause."""
     if isinstance(storage, Redis):
-        storage._change("finish", lambda tx: tx.do("HINCRBY", storage._keys.failure(cause), "number", 1))
+        storage._write("finish", lambda tx: tx.do("HINCRBY", storage._keys.failure(cause), "number", 1))
         return
     dialect = storage._dialect
     sql = f"UPDATE {dialect.prefix}failure SET number = number + 1, place = NULL WHERE cause = ?"

@@ -364,11 +364,11 @@ def test_parent_and_children_write_at_the_same_time(url: str) -> None:
         return "done"
 
     with (
-        forked(lambda parent: parent.say(work("ann"))) as ann,
-        forked(lambda parent: parent.say(work("bob"))) as bob,
+        forked(lambda parent: parent.send(work("ann"))) as ann,
+        forked(lambda parent: parent.send(work("bob"))) as bob,
     ):
         assert work("cas") == "done"
-        assert (ann.hear(), bob.hear()) == ("done", "done")
+        assert (ann.receive(), bob.receive()) == ("done", "done")
 
     assert len(find_all(storage)) == 181
     assert tallies(storage) == recount(storage)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from packhorse.conformance.builders import cases
 from packhorse.storage import sql
 from packhorse.storage.sql.statements import load_migrations, load_statements
 from packhorse.storage.sqlite.schema import MIGRATIONS, prepare
@@ -89,7 +90,7 @@ def test_migrations_come_in_the_order_of_their_numbers(files: Path) -> None:
 # --- SQLite's own ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", SQL)
+@cases("name", SQL)
 def test_a_statement_is_understood_by_todays_schema(name: str, connection: sqlite3.Connection) -> None:
     numbered = [int(number) for number in re.findall(r"\?(\d+)", SQL[name])]
     values = [None] * (max(numbered) if numbered else SQL[name].count("?"))
@@ -97,17 +98,17 @@ def test_a_statement_is_understood_by_todays_schema(name: str, connection: sqlit
     connection.execute(f"EXPLAIN {SQL[name]}", values)
 
 
-@pytest.mark.parametrize("name", SQL)
+@cases("name", SQL)
 def test_a_statement_has_all_its_parts_and_is_one(name: str) -> None:
     assert not re.search(r"\{\w+\}", SQL[name])
     assert ";" not in SQL[name]
 
 
-@pytest.mark.parametrize("name", SQL)
-def test_a_statement_is_used(name: str) -> None:
+def test_every_statement_is_used() -> None:
     code = "".join(file.read_text("utf-8") for place in (SQLITE, SHARED) for file in place.glob("*.py"))
 
-    assert f'SQL["{name}"]' in code or f'sql["{name}"]' in code
+    unused = [name for name in SQL if f'SQL["{name}"]' not in code and f'sql["{name}"]' not in code]
+    assert unused == []
 
 
 def test_the_migrations_are_there() -> None:

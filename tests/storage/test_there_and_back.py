@@ -42,7 +42,14 @@ def keep_shop(storage: Storage, clock: ManualClock) -> None:
     shop.close()
 
 
-@pytest.mark.parametrize(("kind", "other"), list(combinations_with_replacement(chosen_storages(), 2)))
+PAIRS = [
+    pytest.param(kind, other, marks=[] if "sqlite" in (kind, other) else pytest.mark.long)
+    for kind, other in combinations_with_replacement(chosen_storages(), 2)
+]
+"""`make test` copies between SQLite and each other storage."""
+
+
+@pytest.mark.parametrize(("kind", "other"), PAIRS)
 def test_a_storage_copied_there_and_back_is_as_it_was(
     kind: str, other: str, clock: ManualClock, swift_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 
-from tests.storage.conftest import ADDRESSES, chosen_storages, give_back
+from tests.storage.conftest import ADDRESSES, give_back, storages
 from tests.system.sites import LEASES, Site
 
 Tell = Callable[[str], None]
@@ -47,9 +47,9 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield site
 
 
-@pytest.fixture(params=[name for name in chosen_storages() if name != "memory"])
+@pytest.fixture(params=storages("sqlite", "redis", but="memory"))
 def any_site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
-    """One on each storage."""
+    """One on each storage. `make test` runs a file and a server; conformance covers rescue and release on all."""
     url = ADDRESSES[request.param](tmp_path)
     with attended(Site(tmp_path, url)) as site:
         yield site

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.conftest import chosen_storages
+from tests.storage.conftest import storages
 from tests.system import chaos
 from tests.system.conftest import Tell
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="looks at 
 
 
 @pytest.mark.timeout(900)  # on a busy machine it takes a while until everything has happened
-@pytest.mark.parametrize("storage", [name for name in chosen_storages() if name != "memory"])
+@pytest.mark.parametrize("storage", storages("sqlite", but="memory"))
 def test_a_thousand_jobs_over_three_foremen_survive_chaos(storage: str, tmp_path: Path, tell: Tell) -> None:
     # It goes on for as long as not everything has happened yet.
     plan = chaos.short_plan(storage)

@@ -76,7 +76,7 @@ def test_a_server_that_is_killed_in_the_middle_of_work_costs_no_acknowledged_job
     assert_sound(site)
 
 
-@pytest.mark.parametrize("patience", ["500ms", "10m"])
+@pytest.mark.parametrize("patience", ["500ms", pytest.param("10m", marks=pytest.mark.long)])
 def test_a_result_outlives_its_worker_that_is_told_to_stop_while_the_server_is_away(
     server: Server, patience: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

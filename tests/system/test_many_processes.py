@@ -17,7 +17,7 @@ from packhorse.storage.records import EventFilter, Filter
 from tests.children import program, running
 from tests.storage.conftest import ADDRESSES, chosen_storages
 
-PRODUCERS, WORKERS, JOBS = 8, 8, 8_000
+PRODUCERS, WORKERS, JOBS = 5, 5, 5_000
 
 
 @pytest.mark.parametrize("name", [name for name in chosen_storages() if name != "memory"])

@@ -119,7 +119,7 @@ def test_a_second_term_stops_at_once_and_hands_back_what_ran_uncounted(site: Sit
 
     assert code == 128 + signal.SIGTERM
     assert {(job.state, job.halts, job.losses) for job in left} == {(QUEUED, 0, 0)}
-    assert all("was killed: the foreman was told to stop at once" in site.why(each, Kind.READDED) for each in running)
+    assert all("was killed: the foreman was told to stop" in site.why(each, Kind.READDED) for each in running)
     assert_sound(site)
 
 

@@ -18,7 +18,7 @@ from tests.storage.conftest import chosen_storages
 
 EARLIER = "c29b2333ab08583b07f401f8242d1d28ec7e825f"
 """The last commit with the first tables: of the databases, the first version that anybody may have in use."""
-BATCH = 1_200
+BATCH = 400
 JOBS = """
 import os, sys
 from packhorse import Packhorse

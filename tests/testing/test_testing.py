@@ -31,7 +31,7 @@ from packhorse import (
     WrongState,
     current_job,
 )
-from packhorse.testing import Rehearsal, testing
+from packhorse.testing import JobTester, testing
 from tests.children import ROOT
 
 STARTED = datetime(2030, 1, 1, tzinfo=UTC)
@@ -91,7 +91,7 @@ def test_the_clock_shows_the_time_of_the_machine_unless_another_is_given(app: Pa
 # --- drain ------------------------------------------------------------------------------------------------------------
 
 
-def test_jobs_run_inline_in_the_order_in_which_a_worker_takes_them(app: Packhorse, t: Rehearsal):
+def test_jobs_run_inline_in_the_order_in_which_a_worker_takes_them(app: Packhorse, t: JobTester):
     ran = []
 
     @app.task
@@ -110,7 +110,7 @@ def test_jobs_run_inline_in_the_order_in_which_a_worker_takes_them(app: Packhors
     assert [event.kind for event in first.events()] == ["added", "reserved", "started", "completed"]
 
 
-def test_what_a_task_enqueues_runs_too(app: Packhorse, t: Rehearsal):
+def test_what_a_task_enqueues_runs_too(app: Packhorse, t: JobTester):
     @app.task
     def count_down(n: int) -> None:
         if n:
@@ -122,7 +122,7 @@ def test_what_a_task_enqueues_runs_too(app: Packhorse, t: Rehearsal):
     assert [job.args["n"] for job in jobs] == [3, 2, 1, 0]
 
 
-def test_one_queue_alone_may_be_drained(app: Packhorse, t: Rehearsal):
+def test_one_queue_alone_may_be_drained(app: Packhorse, t: JobTester):
     mail, other = app.task(queue="mail", name="mail")(lambda: None), app.task(name="other")(lambda: None)
     mail.enqueue()
     other.enqueue()
@@ -134,7 +134,7 @@ def test_one_queue_alone_may_be_drained(app: Packhorse, t: Rehearsal):
         t.drain("mial")
 
 
-def test_drain_serves_queues_that_no_task_names(app: Packhorse, t: Rehearsal):
+def test_drain_serves_queues_that_no_task_names(app: Packhorse, t: JobTester):
     task = app.task(name="send")(lambda: 7)
     job = task.using(queue="bulk").enqueue()
     moved = task.enqueue()
@@ -144,7 +144,7 @@ def test_drain_serves_queues_that_no_task_names(app: Packhorse, t: Rehearsal):
     assert [each.id for each in t.drain()] == [job.id]
 
 
-def test_a_limit_is_the_most_attempts(app: Packhorse, t: Rehearsal):
+def test_a_limit_is_the_most_attempts(app: Packhorse, t: JobTester):
     task = app.task(name="nothing")(lambda: None)
     app.enqueue_many([task.call() for _ in range(5)])
 
@@ -152,7 +152,7 @@ def test_a_limit_is_the_most_attempts(app: Packhorse, t: Rehearsal):
     assert app.count(state="queued") == 3
 
 
-def test_a_task_that_goes_on_for_ever_is_noticed(app: Packhorse, t: Rehearsal, monkeypatch: pytest.MonkeyPatch):
+def test_a_task_that_goes_on_for_ever_is_noticed(app: Packhorse, t: JobTester, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(packhorse.testing, "MOST_RUNS", 20)
 
     @app.task
@@ -166,7 +166,7 @@ def test_a_task_that_goes_on_for_ever_is_noticed(app: Packhorse, t: Rehearsal, m
     assert app.count(state="held") == 0
 
 
-def test_a_paused_queue_waits(app: Packhorse, t: Rehearsal):
+def test_a_paused_queue_waits(app: Packhorse, t: JobTester):
     task = app.task(name="nothing")(lambda: None)
     task.enqueue()
     app.pause("nothing")
@@ -176,7 +176,7 @@ def test_a_paused_queue_waits(app: Packhorse, t: Rehearsal):
     assert len(t.drain()) == 1
 
 
-def test_a_job_whose_task_is_known_elsewhere_waits(app: Packhorse, t: Rehearsal):
+def test_a_job_whose_task_is_known_elsewhere_waits(app: Packhorse, t: JobTester):
     app.task(queue="mail", name="ours")(lambda: None)
     job = app.enqueue("theirs", {}, queue="mail", known=False)
 
@@ -196,7 +196,7 @@ def failing(app: Packhorse, times: int, **options: Any) -> Any:
     return app.task(**options)(fail)
 
 
-def test_a_retry_waits_for_its_time(app: Packhorse, t: Rehearsal):
+def test_a_retry_waits_for_its_time(app: Packhorse, t: JobTester):
     job = failing(app, 1, backoff="10m").enqueue()
 
     t.drain()
@@ -212,7 +212,7 @@ def test_a_retry_waits_for_its_time(app: Packhorse, t: Rehearsal):
     assert job.result == "at last"
 
 
-def test_retries_that_are_due_at_once_run_in_the_same_drain(app: Packhorse, t: Rehearsal):
+def test_retries_that_are_due_at_once_run_in_the_same_drain(app: Packhorse, t: JobTester):
     job = failing(app, 2, backoff=0).enqueue()
 
     jobs = t.drain()
@@ -221,7 +221,7 @@ def test_retries_that_are_due_at_once_run_in_the_same_drain(app: Packhorse, t: R
     assert job.refresh().attempts == 3
 
 
-def test_with_retries_the_clock_is_turned_until_all_have_ended(app: Packhorse, t: Rehearsal):
+def test_with_retries_the_clock_is_turned_until_all_have_ended(app: Packhorse, t: JobTester):
     job = failing(app, 9, retries=2, backoff=["1h", "2h"]).enqueue()
 
     t.drain(with_retries=True)
@@ -231,7 +231,7 @@ def test_with_retries_the_clock_is_turned_until_all_have_ended(app: Packhorse, t
     assert t.now == STARTED + timedelta(hours=3)
 
 
-def test_with_retries_delayed_and_snoozed_jobs_come_too(app: Packhorse, t: Rehearsal):
+def test_with_retries_delayed_and_snoozed_jobs_come_too(app: Packhorse, t: JobTester):
     @app.task
     def poll(times: int) -> str | Snooze:
         return "there" if current_job()._job.snoozes == times else current_job().snooze("5m")
@@ -243,7 +243,7 @@ def test_with_retries_delayed_and_snoozed_jobs_come_too(app: Packhorse, t: Rehea
     assert t.now == STARTED + timedelta(minutes=70)
 
 
-def test_with_retries_of_one_queue_the_others_wait(app: Packhorse, t: Rehearsal):
+def test_with_retries_of_one_queue_the_others_wait(app: Packhorse, t: JobTester):
     mail, other = app.task(queue="mail", name="mail")(lambda: None), app.task(name="other")(lambda: None)
     mail.enqueue_in("2h")
     other.enqueue_in("5h")
@@ -254,7 +254,7 @@ def test_with_retries_of_one_queue_the_others_wait(app: Packhorse, t: Rehearsal)
     assert t.now == STARTED + timedelta(hours=2)
 
 
-def test_a_task_that_snoozes_for_ever_is_noticed(app: Packhorse, t: Rehearsal, monkeypatch: pytest.MonkeyPatch):
+def test_a_task_that_snoozes_for_ever_is_noticed(app: Packhorse, t: JobTester, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(packhorse.testing, "MOST_RUNS", 20)
     app.task(name="poll")(lambda: Snooze("1h")).enqueue()
 
@@ -265,7 +265,7 @@ def test_a_task_that_snoozes_for_ever_is_noticed(app: Packhorse, t: Rehearsal, m
 # --- one job ----------------------------------------------------------------------------------------------------------
 
 
-def test_one_job_runs_whatever_it_waits_for_and_whatever_waits_before_it(app: Packhorse, t: Rehearsal):
+def test_one_job_runs_whatever_it_waits_for_and_whatever_waits_before_it(app: Packhorse, t: JobTester):
     task = app.task(name="echo")(lambda text: text)
     other = task.enqueue("other")
     forced = task.enqueue("forced").force_start()
@@ -279,7 +279,7 @@ def test_one_job_runs_whatever_it_waits_for_and_whatever_waits_before_it(app: Pa
     assert t.now == STARTED
 
 
-def test_a_pause_ends_when_the_clock_is_turned_past_it(app: Packhorse, t: Rehearsal):
+def test_a_pause_ends_when_the_clock_is_turned_past_it(app: Packhorse, t: JobTester):
     job = app.task(name="echo")(lambda: None).enqueue()
     app.pause("echo", duration="1h")
     assert t.drain() == []
@@ -289,13 +289,13 @@ def test_a_pause_ends_when_the_clock_is_turned_past_it(app: Packhorse, t: Rehear
     assert [each.id for each in t.drain()] == [job.id]
 
 
-def test_one_job_may_be_named_by_its_id(app: Packhorse, t: Rehearsal):
+def test_one_job_may_be_named_by_its_id(app: Packhorse, t: JobTester):
     job = app.task(name="nothing")(lambda: None).enqueue()
 
     assert t.run(job.id).state == "completed"
 
 
-def test_a_job_that_has_ended_does_not_run_again(app: Packhorse, t: Rehearsal):
+def test_a_job_that_has_ended_does_not_run_again(app: Packhorse, t: JobTester):
     job = app.task(name="nothing")(lambda: None).enqueue()
     t.drain()
 
@@ -303,14 +303,14 @@ def test_a_job_that_has_ended_does_not_run_again(app: Packhorse, t: Rehearsal):
         t.run(job)
 
 
-def test_a_job_whose_time_is_over_does_not_run(app: Packhorse, t: Rehearsal):
+def test_a_job_whose_time_is_over_does_not_run(app: Packhorse, t: JobTester):
     job = app.task(name="nothing", expires="5m")(lambda: None).enqueue()
     t._clock.turn("10m")
 
     assert t.run(job).state == "aborted"
 
 
-def test_one_run_is_one_attempt(app: Packhorse, t: Rehearsal):
+def test_one_run_is_one_attempt(app: Packhorse, t: JobTester):
     job = failing(app, 9, backoff=0).enqueue()
 
     assert t.run(job).failures == 1
@@ -320,7 +320,7 @@ def test_one_run_is_one_attempt(app: Packhorse, t: Rehearsal):
 # --- what a running job can do ----------------------------------------------------------------------------------------
 
 
-def test_progress_log_and_logging_are_kept(app: Packhorse, t: Rehearsal):
+def test_progress_log_and_logging_are_kept(app: Packhorse, t: JobTester):
     @app.task
     def render() -> None:
         job = current_job()
@@ -337,14 +337,14 @@ def test_progress_log_and_logging_are_kept(app: Packhorse, t: Rehearsal):
     assert lines[-3:] == ["template ok", "info shop: half way", "50 % page 1"]
 
 
-def test_an_error_is_in_the_log(app: Packhorse, t: Rehearsal):
+def test_an_error_is_in_the_log(app: Packhorse, t: JobTester):
     job = failing(app, 1).enqueue()
     t.drain()
 
     assert [(line.kind, line.message) for line in job.logs()] == [("error", "OSError: attempt 1")]
 
 
-def test_async_tasks_isolated_ones_and_those_with_time_limits_run_inline(app: Packhorse, t: Rehearsal):
+def test_async_tasks_isolated_ones_and_those_with_time_limits_run_inline(app: Packhorse, t: JobTester):
     @app.task(timeout="30s")
     async def fetch() -> int:
         await asyncio.sleep(0)
@@ -361,7 +361,7 @@ def test_async_tasks_isolated_ones_and_those_with_time_limits_run_inline(app: Pa
     assert [job.result for job in jobs] == [os.getpid()] * 2
 
 
-def test_an_async_test_may_drain(app: Packhorse, t: Rehearsal):
+def test_an_async_test_may_drain(app: Packhorse, t: JobTester):
     @app.task
     async def fetch() -> str:
         await asyncio.sleep(0)
@@ -379,7 +379,7 @@ def test_an_async_test_may_drain(app: Packhorse, t: Rehearsal):
     assert asyncio.run(check()) == "fetch"
 
 
-def test_middleware_is_around_each_attempt(app: Packhorse, t: Rehearsal):
+def test_middleware_is_around_each_attempt(app: Packhorse, t: JobTester):
     @app.middleware
     def with_user(job: Any, call: Any) -> Any:
         job.local.user = "anna"
@@ -399,7 +399,7 @@ def test_middleware_is_around_each_attempt(app: Packhorse, t: Rehearsal):
     assert job.result == "<[anna]>"
 
 
-def test_a_task_may_end_itself(app: Packhorse, t: Rehearsal):
+def test_a_task_may_end_itself(app: Packhorse, t: JobTester):
     stopped = app.task(name="stop")(lambda: Abort("no such order")).enqueue()
     again = app.task(name="again", retries=1)(lambda: Retry(after="1h")).enqueue()
 
@@ -409,7 +409,7 @@ def test_a_task_may_end_itself(app: Packhorse, t: Rehearsal):
     assert again.refresh().due_at == STARTED + timedelta(hours=1)
 
 
-def test_a_job_that_is_aborted_while_it_runs_is_told_so_at_once(app: Packhorse, t: Rehearsal):
+def test_a_job_that_is_aborted_while_it_runs_is_told_so_at_once(app: Packhorse, t: JobTester):
     @app.task
     def work() -> str:
         job = current_job()
@@ -424,7 +424,7 @@ def test_a_job_that_is_aborted_while_it_runs_is_told_so_at_once(app: Packhorse, 
     assert job.refresh().state == "aborted"
 
 
-def test_a_cancelled_coroutine_has_failed(app: Packhorse, t: Rehearsal):
+def test_a_cancelled_coroutine_has_failed(app: Packhorse, t: JobTester):
     @app.task(retries=0)
     async def cancelled() -> None:
         raise asyncio.CancelledError
@@ -440,7 +440,7 @@ def test_a_cancelled_coroutine_has_failed(app: Packhorse, t: Rehearsal):
 # --- result handlers and clients --------------------------------------------------------------------------------------
 
 
-def test_result_handlers_are_called_before_drain_returns(app: Packhorse, t: Rehearsal):
+def test_result_handlers_are_called_before_drain_returns(app: Packhorse, t: JobTester):
     told: list[tuple[str, State]] = []
 
     class Fibonacci(Worker):
@@ -463,7 +463,7 @@ def test_result_handlers_are_called_before_drain_returns(app: Packhorse, t: Rehe
     assert sorted(told) == [("app", "completed"), ("fail", "dead"), ("worker", "completed")]
 
 
-def test_a_handler_that_fails_is_called_four_times_and_harms_nothing(app: Packhorse, t: Rehearsal):
+def test_a_handler_that_fails_is_called_four_times_and_harms_nothing(app: Packhorse, t: JobTester):
     calls = []
 
     @app.on_success
@@ -479,7 +479,7 @@ def test_a_handler_that_fails_is_called_four_times_and_harms_nothing(app: Packho
     assert "no such table" in job.logs()[-1].message
 
 
-def test_subscribers_get_the_outcomes(app: Packhorse, t: Rehearsal):
+def test_subscribers_get_the_outcomes(app: Packhorse, t: JobTester):
     task = app.task(name="echo")(lambda text: text)
     client = app.client("billing")
     task.using(subscriber=client.id).enqueue("paid")
@@ -494,7 +494,7 @@ def test_subscribers_get_the_outcomes(app: Packhorse, t: Rehearsal):
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 
-def test_an_error_may_be_raised_here_for_debugging(app: Packhorse, t: Rehearsal):
+def test_an_error_may_be_raised_here_for_debugging(app: Packhorse, t: JobTester):
     job = failing(app, 1).enqueue()
 
     with pytest.raises(OSError, match="attempt 1") as caught:
@@ -504,7 +504,7 @@ def test_an_error_may_be_raised_here_for_debugging(app: Packhorse, t: Rehearsal)
     assert job.refresh().state == "retrying"
 
 
-def test_an_error_of_a_handler_may_be_raised_here(app: Packhorse, t: Rehearsal):
+def test_an_error_of_a_handler_may_be_raised_here(app: Packhorse, t: JobTester):
     @app.on_success
     def bad(job: Any) -> None:
         raise RuntimeError("no such table")
@@ -515,7 +515,7 @@ def test_an_error_of_a_handler_may_be_raised_here(app: Packhorse, t: Rehearsal):
         t.drain(raises=True)
 
 
-def test_arguments_that_do_not_fit_are_told(app: Packhorse, t: Rehearsal):
+def test_arguments_that_do_not_fit_are_told(app: Packhorse, t: JobTester):
     @app.task
     def double(n: int) -> int:
         return 2 * n
@@ -529,14 +529,14 @@ def test_arguments_that_do_not_fit_are_told(app: Packhorse, t: Rehearsal):
         double.enqueue("two")  # type: ignore[arg-type]
 
 
-def test_an_end_of_the_test_itself_is_no_error_of_the_task(app: Packhorse, t: Rehearsal):
+def test_an_end_of_the_test_itself_is_no_error_of_the_task(app: Packhorse, t: JobTester):
     app.task(name="check")(lambda: pytest.fail("this should not have run")).enqueue()
 
     with pytest.raises(pytest.fail.Exception, match="should not have run"):
         t.drain()
 
 
-def test_a_task_that_exits_has_failed(app: Packhorse, t: Rehearsal):
+def test_a_task_that_exits_has_failed(app: Packhorse, t: JobTester):
     job = app.task(name="leave", retries=0)(lambda: sys.exit(3)).enqueue()
     t.drain()
 
@@ -546,7 +546,7 @@ def test_a_task_that_exits_has_failed(app: Packhorse, t: Rehearsal):
 # --- the clock --------------------------------------------------------------------------------------------------------
 
 
-def test_turning_the_clock_brings_delayed_jobs_into_line(app: Packhorse, t: Rehearsal):
+def test_turning_the_clock_brings_delayed_jobs_into_line(app: Packhorse, t: JobTester):
     task = app.task(name="nothing")(lambda: None)
     soon, late = task.enqueue_in("10m"), task.enqueue_at(t.now + timedelta(days=2))
 
@@ -557,7 +557,7 @@ def test_turning_the_clock_brings_delayed_jobs_into_line(app: Packhorse, t: Rehe
     assert t.now == STARTED + timedelta(hours=1)
 
 
-def test_turning_the_clock_ends_what_has_waited_for_too_long(app: Packhorse, t: Rehearsal):
+def test_turning_the_clock_ends_what_has_waited_for_too_long(app: Packhorse, t: JobTester):
     job = app.task(name="nothing", expires="5m")(lambda: None).enqueue_in("10m")
 
     t.turn("1h")
@@ -565,7 +565,7 @@ def test_turning_the_clock_ends_what_has_waited_for_too_long(app: Packhorse, t: 
     assert job.refresh().state == "aborted"
 
 
-def test_schedules_tick_at_each_slot_that_the_clock_passes(app: Packhorse, t: Rehearsal):
+def test_schedules_tick_at_each_slot_that_the_clock_passes(app: Packhorse, t: JobTester):
     @app.schedule("0 7 * * *")
     def report() -> None: ...
 
@@ -587,7 +587,7 @@ def test_the_worker_lives_on_while_the_clock_is_turned(app: Packhorse):
 
 
 def test_a_schedule_that_ticks_too_often_for_one_turn_is_refused(
-    app: Packhorse, t: Rehearsal, monkeypatch: pytest.MonkeyPatch
+    app: Packhorse, t: JobTester, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(packhorse.testing, "MOST_MOMENTS", 20)
     app.schedule("@every 1s")(app.task(name="often")(lambda: None))
@@ -599,7 +599,7 @@ def test_a_schedule_that_ticks_too_often_for_one_turn_is_refused(
     assert len(t.enqueued("often")) == 40
 
 
-def test_the_clock_is_not_turned_back(t: Rehearsal):
+def test_the_clock_is_not_turned_back(t: JobTester):
     with pytest.raises(BadValue, match="cannot be negative"):
         t.turn(-1)
 
@@ -615,7 +615,7 @@ def send(app: Packhorse):
     return send
 
 
-def test_what_was_enqueued_is_found_by_task_and_arguments(app: Packhorse, t: Rehearsal, send: Any):
+def test_what_was_enqueued_is_found_by_task_and_arguments(app: Packhorse, t: JobTester, send: Any):
     first, second = send.enqueue(1), send.enqueue(2, day=STARTED, kind="bill")
     t.drain()
     app.task(name="other")(lambda: None).enqueue()
@@ -627,7 +627,7 @@ def test_what_was_enqueued_is_found_by_task_and_arguments(app: Packhorse, t: Reh
     assert t.enqueued(send, user_id=2, kind="notice") == []
 
 
-def test_assertions_hold_or_say_what_there_is(t: Rehearsal, send: Any):
+def test_assertions_hold_or_say_what_there_is(t: JobTester, send: Any):
     send.enqueue(1)
     job = send.enqueue_in("10m", 2)
 
@@ -644,26 +644,26 @@ def test_assertions_hold_or_say_what_there_is(t: Rehearsal, send: Any):
     )
 
 
-def test_a_wrong_number_is_told(t: Rehearsal, send: Any):
+def test_a_wrong_number_is_told(t: JobTester, send: Any):
     send.enqueue(1)
 
     with pytest.raises(AssertionError, match=re.escape("1 job of send() was enqueued instead of 2; ")):
         t.assert_enqueued(send, count=2)
 
 
-def test_what_should_not_be_there_is_told(t: Rehearsal, send: Any):
+def test_what_should_not_be_there_is_told(t: JobTester, send: Any):
     send.enqueue(1)
 
     with pytest.raises(AssertionError, match=re.escape("send() was enqueued, and should not have been")):
         t.assert_not_enqueued(send)
 
 
-def test_nothing_is_told_as_nothing(t: Rehearsal, send: Any):
+def test_nothing_is_told_as_nothing(t: JobTester, send: Any):
     with pytest.raises(AssertionError, match=re.escape("no job of send() was enqueued; nothing was")):
         t.assert_enqueued(send)
 
 
-def test_of_very_many_ten_are_told(t: Rehearsal, send: Any):
+def test_of_very_many_ten_are_told(t: JobTester, send: Any):
     for user_id in range(12):
         send.enqueue(user_id)
 
@@ -671,14 +671,14 @@ def test_of_very_many_ten_are_told(t: Rehearsal, send: Any):
         t.assert_enqueued(send, {"user_id": 99})
 
 
-def test_the_delay_is_known_also_when_the_job_has_run(t: Rehearsal, send: Any):
+def test_the_delay_is_known_also_when_the_job_has_run(t: JobTester, send: Any):
     send.enqueue_at(t.now + timedelta(hours=1), 1)
     t.drain(with_retries=True)
 
     t.assert_enqueued(send, delay="1h")
 
 
-def test_misspelt_names_do_not_pass_for_absence(app: Packhorse, t: Rehearsal, send: Any):
+def test_misspelt_names_do_not_pass_for_absence(app: Packhorse, t: JobTester, send: Any):
     with pytest.raises(TaskNotFound, match="did you mean 'send'"):
         t.assert_not_enqueued("sned")
     with pytest.raises(BadArguments, match="did you mean 'user_id'"):
@@ -777,17 +777,17 @@ def test_a_job_in_a_transaction_of_the_users_own_is_there_at_once():
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_waiting_for_a_job_that_has_not_run_says_to_drain(app: Packhorse, t: Rehearsal, is_async: bool):
+def test_waiting_for_a_job_that_has_not_run_says_to_drain(app: Packhorse, t: JobTester, is_async: bool):
     @app.task
     def send() -> None: ...
 
     job = send.enqueue()
 
-    with pytest.raises(WaitTimeout, match=r"no worker runs - run the job first: drain\(\)"):
+    with pytest.raises(WaitTimeout, match=r"no worker runs\) - run the job first: drain\(\)"):
         asyncio.run(job.aresult(timeout=0)) if is_async else job.wait(timeout=0)
 
 
-def test_a_stored_traceback_begins_with_the_task(app: Packhorse, t: Rehearsal):
+def test_a_stored_traceback_begins_with_the_task(app: Packhorse, t: JobTester):
     @app.task(retries=0)
     def fail() -> None:
         raise ValueError("no paper")

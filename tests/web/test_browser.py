@@ -40,7 +40,7 @@ def fill(yard: Yard) -> dict[State, str]:
     return jobs
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_page_complains_or_runs_over_the_edge(
     browser: Any, application: Application, yard: Yard, theme: str, width: int

@@ -24,9 +24,9 @@ from packhorse.web.glance import Glance
 from packhorse.web.pages import DEEDS
 from packhorse.web.security.access import decide_access
 from packhorse.web.security.tokens import Tokens
-from tests.answering import answering
 from tests.children import until
 from tests.cli.yard import FOREMAN, WORKER, Yard
+from tests.fake_foremen import reporting_stacks
 from tests.web.browsing import SLOW_FINGERS, WIDTHS, keep_picture, opened
 from tests.web.conftest import served
 
@@ -42,8 +42,8 @@ class Look(NamedTuple):
         return f"{self.theme}-{self.width}{'' if self.scripts else '-no-scripts'}"
 
 
-SHORT = [Look("light", 1280, True), Look("dark", 390, True), Look("light", 768, False)]
-"""Each theme, each width, with JavaScript and without: not every mixture of them."""
+SHORT = [Look("light", 1280, True), Look("dark", 390, False)]
+"""Both themes, wide and narrow, with JavaScript and without. `make test-all` runs every combination."""
 LOOKS = [
     pytest.param(look, id=str(look), marks=[] if look in SHORT else pytest.mark.long)
     for look in itertools.starmap(Look, itertools.product(("light", "dark"), WIDTHS, (True, False)))
@@ -162,7 +162,7 @@ def steer_one_job(hand: Hand, yard: Yard) -> None:
     hand.press("Abort", "aborted")
     assert yard.get(jobs[State.QUEUED].id).state is State.ABORTED
     hand.go(f"/jobs/{jobs[State.RUNNING].id}")
-    with answering(yard, jobs[State.RUNNING].id):
+    with reporting_stacks(yard, jobs[State.RUNNING].id):
         hand.press("Show stack now", "stacks")
     expect(hand.page.locator("#stood")).to_contain_text("line 7, in resize")
     hand.press("Abort", "abort_requested", asks=True)
@@ -295,7 +295,7 @@ def order_workers_about(hand: Hand, yard: Yard, glance: Glance) -> None:
     hand.page.get_by_label("slots each").fill("7")
     hand.follow(hand.page.get_by_role("button", name="Scale"))
     hand.press("Replace them", "ordered")
-    with answering(yard):
+    with reporting_stacks(yard):
         hand.press("Stacks", "stacks", within="article.worker")
         hand.press("Show stacks now", "stacks")
     hand.visit("Workers")

@@ -12,6 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from packhorse import Packhorse
+from packhorse.conformance.builders import cases
 from packhorse.core.event import ForemanAction, ForemanOrder, Kind, Subject
 from packhorse.core.job import State
 from packhorse.core.metrics import STEPS
@@ -429,7 +430,7 @@ def test_every_reference_in_the_document_leads_somewhere(web: TestClient):
     assert {"JobPage", "ListedJob", "Problem", "NewJobBody"} <= names
 
 
-@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: f"{endpoint.method} {endpoint.path}")
+@cases("endpoint", ENDPOINTS)
 def test_every_endpoint_says_what_it_does_and_names_no_key_with_a_capital(endpoint):
     assert endpoint.summary
     told = [kind for kind in (endpoint.query, endpoint.body, endpoint.answer) if kind is not None]

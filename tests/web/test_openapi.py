@@ -1,4 +1,4 @@
-"""The API holds to its own document, whatever is sent, on every storage."""
+"""The API conforms to its own document, whatever a client sends, on every storage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from packhorse.storage import Storage, open_storage
 from packhorse.web.application import Application, make_application
 from packhorse.web.security.access import decide_access
 from packhorse.web.security.tokens import Tokens
-from tests.storage.conftest import ADDRESSES, chosen_storages
+from tests.storage.conftest import ADDRESSES, storages
 
 
 def application_on(storage: Storage) -> Application:
@@ -37,7 +37,7 @@ front = Front(application_on(open_storage("memory://")))
 schema = schemathesis.openapi.from_asgi("/api/v1/openapi.json", front).exclude(path="/stream")
 
 
-@pytest.fixture(scope="module", params=chosen_storages())
+@pytest.fixture(scope="module", params=storages("sqlite", "postgres"))
 def fuzzed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
     storage = open_storage(ADDRESSES[request.param](tmp_path_factory.mktemp("fuzzed")))
     yield application_on(storage)

@@ -79,11 +79,10 @@ def _places(path: str, jobs: list[Job]) -> Iterator[str]:
     yield from (filled.replace("{id}", job.id) for job in (jobs if "{id}" in path else jobs[:1]))
 
 
-@pytest.mark.parametrize("path", [page.path for page in PAGES])
-def test_no_page_shows_what_a_task_hides(web: TestClient, yard: Yard, path: str):
+def test_no_page_shows_what_a_task_hides(web: TestClient, yard: Yard):
     jobs = bank(yard)
 
-    for place in _places(path, jobs):
+    for path, place in ((page.path, place) for page in PAGES for place in _places(page.path, jobs)):
         answer = web.get(place, headers=HTML, params={"q": "pay"} if path == "/find" else {})
 
         assert answer.status_code in (200, 303), place
@@ -92,11 +91,11 @@ def test_no_page_shows_what_a_task_hides(web: TestClient, yard: Yard, path: str)
         assert "FR142004" not in answer.text, place
 
 
-@pytest.mark.parametrize("path", [endpoint.path for endpoint in ENDPOINTS if endpoint.method == "GET"])
-def test_no_answer_of_the_api_has_what_a_task_hides(web: TestClient, yard: Yard, path: str):
+def test_no_answer_of_the_api_has_what_a_task_hides(web: TestClient, yard: Yard):
     jobs = bank(yard)
 
-    for place in _places(path, jobs):
+    paths = [endpoint.path for endpoint in ENDPOINTS if endpoint.method == "GET"]
+    for path, place in ((each, place) for each in paths for place in _places(each, jobs)):
         answer = web.get(API + place, params={"q": "args."} if path == "/suggestions" else {})
 
         assert answer.status_code == 200, (place, answer.text)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from bench.web.calls import COUNTED, paths
 from bench.web.history import fill
+from bench.web.requests import COUNTED, paths
 from packhorse import Packhorse
 from packhorse.storage import open_storage
 from packhorse.storage.sql import lists

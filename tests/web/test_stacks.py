@@ -7,8 +7,8 @@ from starlette.testclient import TestClient
 
 from packhorse.core.clock import SECOND
 from packhorse.web import operator_actions
-from tests.answering import answering
 from tests.cli.yard import FOREMAN, WORKER, Yard
+from tests.fake_foremen import reporting_stacks
 from tests.web.conftest import MAIL_SECRET, SECRETS, Role, bearer
 
 API = "/api/v1"
@@ -24,7 +24,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_api_asks_and_waits_for_the_answer(web: TestClient, yard: Yard, owner: str):
     yard.join()
 
-    with answering(yard):
+    with reporting_stacks(yard):
         (told,) = web.post(f"{API}/workers/{owner}/stacks").json()["items"]
 
     assert (told["id"], told["answered"]) == (WORKER, True)
@@ -47,7 +47,7 @@ def test_the_page_of_a_worker_shows_its_stacks_and_runs_nothing_of_them(web: Tes
     yard.join()
     before = web.get(f"/workers/{WORKER}").text
 
-    with answering(yard):
+    with reporting_stacks(yard):
         answer = web.post(f"/workers/{WORKER}/stacks")
         after = web.get(answer.headers["location"]).text
 
@@ -62,7 +62,7 @@ def test_the_page_of_a_running_job_shows_where_it_stands(web: TestClient, yard: 
     job = yard.start(yard.add())
     assert "Show stack now" in web.get(f"/jobs/{job.id}").text
 
-    with answering(yard, job.id):
+    with reporting_stacks(yard, job.id):
         answer = web.post(f"/jobs/{job.id}/stack")
         shown = web.get(answer.headers["location"]).text
 
@@ -83,7 +83,7 @@ def test_stacks_are_for_those_who_may_order_workers_about(guarded_web: TestClien
 
     assert guarded_web.post(stacks, headers=bearer(SECRETS[Role.VIEW])).status_code == 403
     assert guarded_web.post(stacks, headers=bearer(MAIL_SECRET)).status_code == 403
-    with answering(yard):
+    with reporting_stacks(yard):
         assert guarded_web.post(stacks, headers=bearer(SECRETS[Role.OPERATE])).status_code == 200
     assert "line 7" not in guarded_web.get(f"{API}/workers", headers=bearer(MAIL_SECRET)).text
     assert "line 7" in guarded_web.get(f"{API}/workers", headers=bearer(SECRETS[Role.VIEW])).text

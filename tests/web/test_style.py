@@ -6,9 +6,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 import packhorse.web
+from packhorse.conformance.builders import cases
 from packhorse.web.pages.assets import assets
 
 CSS = assets()["packhorse.css"].body.decode()
@@ -36,19 +35,17 @@ def contrast(one: str, other: str) -> float:
     return (lighter + 0.05) / (darker + 0.05)
 
 
-@pytest.mark.parametrize("theme", THEMES)
-@pytest.mark.parametrize("ground", ["ground", "card", "soft", "softbad", "softwarn"])
-@pytest.mark.parametrize("ink", ["text", "quiet", "link", "good", "bad", "warn", "run", "retry", "accent"])
+@cases("theme", THEMES)
+@cases("ground", ["ground", "card", "soft", "softbad", "softwarn"])
+@cases("ink", ["text", "quiet", "link", "good", "bad", "warn", "run", "retry", "accent"])
 def test_text_can_be_read_on_every_ground(theme: str, ground: str, ink: str):
     known = colours(theme)
 
     assert contrast(known[ink], known[ground]) >= 5.4  # WCAG AA asks for 4.5
 
 
-@pytest.mark.parametrize("theme", THEMES)
-@pytest.mark.parametrize(
-    "fill", ["good-fill", "bad-fill", "run-fill", "wait-fill", "delay-fill", "hue2", "hue3", "edge"]
-)
+@cases("theme", THEMES)
+@cases("fill", ["good-fill", "bad-fill", "run-fill", "wait-fill", "delay-fill", "hue2", "hue3", "edge"])
 def test_shapes_and_the_edges_of_fields_can_be_seen(theme: str, fill: str):
     known = colours(theme)
 
@@ -69,7 +66,7 @@ def test_there_is_little_to_load():
     assert sizes["packhorse.css"] < 20 << 10
 
 
-@pytest.mark.parametrize("name", [name for name in assets() if name.endswith(".js")])
+@cases("name", [name for name in assets() if name.endswith(".js")])
 def test_scripts_put_data_in_as_text_only(name: str):
     code = assets()[name].body.decode()
 

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from packhorse.core import clock
 from packhorse.core.job import COMPLETED, QUEUED, RUNNING
-from packhorse.storage.wire import QUESTIONS, WIRE
+from packhorse.storage.rpc import CALLS, RPC_VERSION
 from packhorse.web.api import work
 from packhorse.web.application import Application
 from packhorse.web.security.operator import Role
@@ -96,7 +96,7 @@ def _shape(schema: Any, types: dict[str, Any], inside: tuple[str, ...] = ()) -> 
 
 
 def test_a_renamed_operation_keeps_its_name_on_the_wire():
-    renamed = {question.operation: name for name, question in QUESTIONS.items() if question.operation != name}
+    renamed = {call.operation: name for name, call in CALLS.items() if call.operation != name}
 
     assert renamed == {
         "heartbeat": "beat",
@@ -107,18 +107,18 @@ def test_a_renamed_operation_keeps_its_name_on_the_wire():
 
 
 def test_a_change_of_what_is_sent_raises_the_number_of_the_wire():
-    kinds = [kind for question in QUESTIONS.values() for kind in (question.arguments, question.answer)]
+    kinds = [kind for call in CALLS.values() for kind in (call.arguments, call.answer)]
     schemas, types = msgspec.json.schema_components(kinds)
     shapes = [_shape(schema, types) for schema in schemas]
-    sent = msgspec.json.encode([*QUESTIONS, shapes], order="sorted")
+    sent = msgspec.json.encode([*CALLS, shapes], order="sorted")
 
-    assert (WIRE, hashlib.sha256(sent).hexdigest()[:12]) == (7, "1180e0909cf2"), (
-        "a manager of the version before does not know this: raise WIRE, and write the new fingerprint here"
+    assert (RPC_VERSION, hashlib.sha256(sent).hexdigest()[:12]) == (7, "1180e0909cf2"), (
+        "a manager of the version before does not know this: raise RPC_VERSION, and write the new fingerprint here"
     )
 
 
 def test_a_greeting_says_which_questions_are_understood(web: TestClient):
-    assert web.get(WORK).json()["wire"] == WIRE
+    assert web.get(WORK).json()["wire"] == RPC_VERSION
 
 
 def test_an_error_of_the_storage_is_a_problem(web: TestClient):

@@ -28,7 +28,7 @@ from packhorse.worker.process import WorkerProcess
 from tests.children import PATIENCE
 
 DEADLINE = PATIENCE
-PATIENT = {"stop_grace": DEADLINE, "abort_grace": DEADLINE, "neighbours": DEADLINE}
+PATIENT = {"stop_grace": DEADLINE, "abort_grace": DEADLINE, "other_jobs": DEADLINE}
 """Nobody is given up because the machine is slow."""
 
 
@@ -81,7 +81,7 @@ class Works:
         owner, shared_status = options.pop("owner", "ann"), options.pop("shared_status", None)
         limits = WorkerLimits(**{**PATIENT, **options.pop("limits", {})})
         config = WorkerConfig(owner, concurrency=concurrency, limits=limits, **options)
-        self.worker = WorkerProcess(self.app, self.shaky, config, shared_status=shared_status, say=self.said.append)
+        self.worker = WorkerProcess(self.app, self.shaky, config, shared_status=shared_status, send=self.said.append)
         self.opened.append(self.worker)
         if join:
             self.storage.join(WorkerInfo(owner))
@@ -137,7 +137,7 @@ class Works:
 
     def fill_buffer(self) -> None:
         """Let the worker believe that its jobs are very short, so that it takes many at once."""
-        self.worker.loop._fetcher.note([1])
+        self.worker.loop.fetcher.pace.note([1])
 
     def close(self) -> None:
         for worker in self.opened:
@@ -158,8 +158,8 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]
 
 @pytest.fixture
 def works(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Works]:
-    monkeypatch.setattr(loop_module, "HOARD_LIMIT", DEADLINE)  # nothing is handed back because the machine is slow
-    monkeypatch.setattr(loop_module, "LOOKS", 1_000_000)
+    monkeypatch.setattr(loop_module, "BUFFER_LIMIT", DEADLINE)  # nothing is handed back because the machine is slow
+    monkeypatch.setattr(loop_module, "LONG_AFTER_CHECKS", 1_000_000)
     with Packhorse(storage) as app:
         works = Works(app, storage)
         yield works

@@ -155,7 +155,7 @@ def test_what_has_not_run_is_not_said_to_have_run(ending: Callable[..., Outcome]
 
     assert outcome.retry_in is None
     assert outcome.failure.type == "BadResult"
-    assert f"returned {what} instead of doing its work: what is in it has not run" in outcome.failure.message
+    assert f"returned {what} instead of doing its work: the code in it has not run" in outcome.failure.message
     assert "run to its end" not in outcome.failure.message
 
 

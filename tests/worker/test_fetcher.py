@@ -1,141 +1,65 @@
-"""The fetcher: short jobs come in large batches, slow ones are never hoarded, and an idle worker asks less and less."""
+"""Admission: jobs of unknown tasks are handed back, and the storage is asked about them only now and then."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from packhorse.core.clock import SECOND
-from packhorse.worker.fetcher import LONGEST_WAIT, MOST_BUFFERED, Fetcher
-
-MS = SECOND // 1_000
-
-
-def test_a_new_worker_takes_what_its_slots_can_begin():
-    fetcher = Fetcher(10)
-
-    assert fetcher.buffer == 0
-    assert fetcher.wanted(in_hand=0) == 10
-    assert fetcher.wanted(in_hand=4) == 6
-    assert fetcher.wanted(in_hand=10) == 0
+from packhorse.core.errors import StorageUnavailable, TaskNotFound
+from packhorse.storage.records import WorkerInfo
+from packhorse.worker.fetcher import Admission
+from tests.worker.making import a_job
 
 
-@pytest.mark.parametrize(("run", "buffer"), [(10 * MS, 50), (50 * MS, 10), (100 * MS, 5), (500 * MS, 1), (SECOND, 0)])
-def test_the_buffer_is_what_the_slots_begin_within_50_ms(run: int, buffer: int):
-    fetcher = Fetcher(10)
+class ExecutorPool:
+    """One that knows no task, and serves a queue of others."""
 
-    fetcher.note([run, run])
+    def __init__(self) -> None:
+        self.outcomes: list[Any] = []
+        self.left: list[str] = []
+        self.served_queues = SimpleNamespace(
+            is_of_others=lambda queue: True, waits_in=lambda queue, tallies: bool(tallies), leave=self.left.append
+        )
 
-    assert fetcher.buffer == buffer
-    assert fetcher.wanted(0) == 10 + buffer
-
-
-@pytest.mark.parametrize("run", [0, 1, 10])
-def test_the_buffer_has_a_limit(run: int):
-    fetcher = Fetcher(10)
-
-    fetcher.note([run])
-
-    assert fetcher.buffer == MOST_BUFFERED
+    def hold(self, job: Any) -> Any:
+        raise TaskNotFound(f"there is no task {job.task!r}")
 
 
-def test_slow_jobs_are_never_hoarded():
-    fetcher = Fetcher(4)
+def test_a_storage_that_is_away_is_asked_once_for_many_jobs():
+    asked: list[int] = []
 
-    fetcher.note([10 * SECOND])
+    def workers() -> Any:
+        asked.append(1)
+        raise StorageUnavailable("away")
 
-    assert fetcher.buffer == 0
-    assert fetcher.wanted(4) == 0
+    executors = ExecutorPool()
+    outage: Any = SimpleNamespace(note=lambda error, waiting: None)
+    storage: Any = SimpleNamespace(workers=workers)
+    admission = Admission(storage, "ann", executors, outage)  # type: ignore[arg-type]
 
+    assert admission.admit([a_job() for _ in range(50)]) == []
 
-def test_the_buffer_follows_the_pace_of_late():
-    fetcher = Fetcher(10)
-    fetcher.note([MS])
-    buffers = []
-
-    for _ in range(20):
-        fetcher.note([100 * MS])
-        buffers.append(fetcher.buffer)
-
-    assert buffers == sorted(buffers, reverse=True)
-    assert buffers[0] < MOST_BUFFERED
-    assert buffers[-1] == 5
+    assert len(asked) == 1
+    assert len(executors.left) == 50, "nobody can tell, so the queue is left for a while"
 
 
-def test_one_slow_job_among_many_quick_ones_changes_little():
-    fetcher = Fetcher(10)
-    fetcher.note([MS] * 100)
+def test_the_log_names_a_task_that_is_not_known_once_a_minute(caplog: pytest.LogCaptureFixture):
+    storage: Any = SimpleNamespace(workers=list, tallies=list)
+    admission = Admission(storage, "ann", ExecutorPool(), SimpleNamespace())  # type: ignore[arg-type]
 
-    fetcher.note([MS] * 99 + [100 * MS])
+    admission.admit([a_job() for _ in range(50)])
 
-    assert fetcher.buffer > 300
-
-
-@pytest.mark.parametrize("slots", [1, 10, 1_000])
-def test_jobs_that_waited_too_long_end_the_hoarding_before_any_job_has_ended(slots: int):
-    fetcher = Fetcher(slots)
-    fetcher.note([MS])
-
-    fetcher.hoarded()
-
-    assert fetcher.buffer == 0
+    assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
 
 
-def test_quick_jobs_are_taken_in_batches_again_after_hoarding():
-    fetcher = Fetcher(10)
-    fetcher.hoarded()
+def test_what_a_foreign_worker_tells_of_itself_ends_no_worker():
+    ruby = WorkerInfo("ruby-1", info={"serves": [5, ["x"], None], "tasks": [{}, "mail"]})
+    executors = ExecutorPool()
+    storage: Any = SimpleNamespace(workers=lambda: [ruby], tallies=lambda: ["a job that is known"])
+    admission = Admission(storage, "ann", executors, SimpleNamespace())  # type: ignore[arg-type]
 
-    for _ in range(40):
-        fetcher.note([10 * MS])
+    assert admission.admit([a_job()]) == []
 
-    assert fetcher.buffer == 49
-
-
-def test_nothing_that_ran_teaches_nothing():
-    fetcher = Fetcher(10)
-
-    fetcher.note([])
-
-    assert fetcher.buffer == 0
-
-
-def test_an_idle_worker_waits_longer_and_longer():
-    fetcher = Fetcher(10)
-    waits = [fetcher.idle_wait]
-
-    for _ in range(4):
-        fetcher.found(asked=10, got=0)
-        waits.append(fetcher.idle_wait)
-
-    assert waits == [0.0, 0.01, 0.1, 1.0, 1.0]
-
-
-def test_a_worker_that_has_been_idle_for_long_asks_seldom_and_often_again_once_it_was_woken():
-    fetcher = Fetcher(10)
-    for _ in range(30):
-        fetcher.found(asked=10, got=0)
-    assert fetcher.idle_wait == LONGEST_WAIT
-
-    fetcher.woken()
-    fetcher.found(asked=10, got=0)
-
-    assert fetcher.idle_wait == 0.01
-
-
-def test_a_full_hand_asks_again_at_once():
-    fetcher = Fetcher(10)
-    fetcher.found(asked=10, got=0)
-    fetcher.found(asked=10, got=0)
-
-    fetcher.found(asked=10, got=10)
-
-    assert fetcher.idle_wait == 0.0
-
-
-def test_a_wake_up_asks_again_at_once():
-    fetcher = Fetcher(10)
-    for _ in range(3):
-        fetcher.found(asked=10, got=0)
-
-    fetcher.woken()
-
-    assert fetcher.idle_wait == 0.0
+    assert executors.left == [], "nobody else takes it"

@@ -1,188 +1,300 @@
-"""Words: the last of each kind and every line, in order, whoever says and whoever takes."""
+"""The log writer: what jobs say is written once, in order, and nothing of it is lost while the storage is away."""
 
 from __future__ import annotations
 
-import threading
-import time
+import logging
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from packhorse.storage.records import CheckIn, dropped_lines, lost_with
-from packhorse.worker.job_log import LINES_AT_ONCE, JobLog, to_write
-from tests.worker.making import a_job
-
-TOKEN = a_job().token
+from packhorse.conformance.builders import add, stored, take
+from packhorse.core.errors import BadValue, StorageUnavailable
+from packhorse.core.job import RESERVED, RUNNING, Job
+from packhorse.storage.contract import Storage
+from packhorse.storage.records import LogKind
+from packhorse.worker.held_job import HeldJob
+from packhorse.worker.job_log import JobLogWriter
+from tests.worker.conftest import Shaky
+from tests.worker.making import a_held_job
 
 
 @pytest.fixture
-def job_log() -> JobLog:
-    return JobLog()
+def shaky(storage: Storage) -> Any:
+    return Shaky(storage)
 
 
-def lines(job_log: JobLog) -> list[str]:
-    return [line.message for line in job_log.take_lines()]
+def hold(storage: Storage) -> tuple[Job, HeldJob]:
+    job = take(storage, add(storage))
+    return job, a_held_job(job)
 
 
-def test_no_words_are_none(job_log: JobLog):
-    assert not job_log
-    assert job_log.take_checkin(TOKEN) is None
-    assert job_log.take_lines() == []
+def refuse(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, call: str, is_too_much: Callable[[list[str]], object]
+) -> None:
+    """The storage refuses what holds too much text in one call."""
+    write = getattr(storage, call)
+
+    def choosy(*given: Any, **more: Any) -> Any:
+        said = [text for each in given[-1] for text in (each.message, getattr(each, "progress_text", None)) if text]
+        if is_too_much(said):
+            raise BadValue("so much does not get through", hint="let it take more")
+        return write(*given, **more)
+
+    monkeypatch.setattr(storage, call, choosy)
 
 
-def test_the_last_message_and_the_last_progress_are_taken_together_and_once(job_log: JobLog):
-    job_log.check_in("one", None, None)
-    job_log.check_in(None, 10, "early")
-    job_log.check_in("two", None, None)
-    job_log.check_in(None, 20, None)
-
-    assert job_log
-    assert job_log.take_checkin(TOKEN) == CheckIn(TOKEN, "two", 20, None, is_logged=True)
-    assert job_log.take_checkin(TOKEN) is None
-    assert lines(job_log) == ["one", "10 % early", "two", "20 %"]
-    assert not job_log
+def messages(storage: Storage, job: Job) -> list[str]:
+    return [line.message for line in storage.log_lines(job.id)]
 
 
-def test_a_check_in_without_a_word_is_taken_once_and_makes_no_line(job_log: JobLog):
-    job_log.check_in(None, None, None)
+def test_everything_that_was_said_is_written_and_said_no_more(storage: Storage, shaky: Any):
+    (one, first), (two, second) = hold(storage), hold(storage)
+    first.log("a")
+    first.log("b", "error")
+    first.check_in("working", 10, "early")
+    second.log("c")
+    log_writer = JobLogWriter(shaky)
 
-    assert job_log
-    said = job_log.take_checkin(TOKEN)
-    assert said == CheckIn(TOKEN, is_logged=True)
-    assert not job_log
-    assert job_log.take_checkin(TOKEN) is None
-    job_log.put_checkin_back(said)
-    assert job_log.take_checkin(TOKEN) == said
-    assert lines(job_log) == []
+    log_writer.write([first, second])
+    before = len(shaky.calls)
+    log_writer.write([first, second])
 
-
-def test_what_could_not_be_written_is_put_back_unless_there_is_something_newer(job_log: JobLog):
-    job_log.check_in("old", 10, "old")
-    said = job_log.take_checkin(TOKEN)
-    assert said is not None
-    job_log.check_in("new", None, None)
-
-    job_log.put_checkin_back(said)
-
-    assert job_log.take_checkin(TOKEN) == CheckIn(TOKEN, "new", 10, "old", is_logged=True)
+    assert sorted(messages(storage, one)) == ["10 % early", "a", "b", "working"]
+    assert messages(storage, two) == ["c"]
+    assert stored(storage, one.id).checkin == "working"
+    assert len(shaky.calls) == before
 
 
-def test_lines_keep_their_order_when_they_are_put_back(job_log: JobLog):
-    job_log.log("one", "log")
-    job_log.log("two", "error")
-    taken = job_log.take_lines()
-    job_log.log("three", "log")
+def test_a_check_in_of_an_aborted_job_says_that_it_should_end(storage: Storage):
+    (one, first), (_, second) = hold(storage), hold(storage)
+    storage.abort([one.id])
+    for held in (first, second):
+        held.check_in("on", None, None)
 
-    job_log.put_lines_back(taken)
-
-    assert lines(job_log) == ["one", "two", "three"]
+    assert JobLogWriter(storage).write([first, second]) == [first]
 
 
-def test_of_too_many_lines_the_newest_stay_and_a_line_says_how_many_are_gone(job_log: JobLog):
-    for number in range(LINES_AT_ONCE + 5):
-        job_log.log(str(number), "log")
-    taken = job_log.take_lines()
-    job_log.log("last", "log")
+def test_a_check_in_without_a_word_is_written_while_the_job_runs(storage: Storage):
+    job, held = hold(storage)
+    held.check_in(None, None, None)
 
-    job_log.put_lines_back(taken)
+    JobLogWriter(storage).write([held])
 
-    assert [line.message for line in taken[:2]] == [dropped_lines(5), "5"]
-    again = lines(job_log)
-    assert (len(again), again[:2], again[-1]) == (LINES_AT_ONCE + 1, [dropped_lines(6), "6"], "last")
-    job_log.log("and on", "log")
-    assert lines(job_log) == ["and on"]
+    assert stored(storage, job.id).checkin_at is not None
+    assert messages(storage, job) == []
 
 
-def test_lines_progress_and_messages_stay_in_their_order(job_log: JobLog):
-    job_log.log("begin", "log")
-    job_log.check_in(None, 10, None)
-    job_log.log("middle", "log")
-    job_log.check_in("still here", None, None)
-    for _ in range(3):
-        job_log.check_in(None, 20, "pages")
+def test_a_check_in_without_a_word_costs_a_job_that_has_ended_no_call(storage: Storage, shaky: Any):
+    _, held = hold(storage)
+    held.check_in(None, None, None)
+    held.settle()
 
-    taken = job_log.take_lines()
+    JobLogWriter(shaky).write([held])
 
-    assert [(line.kind, line.message) for line in taken] == [
-        ("log", "begin"),
-        ("progress", "10 %"),
-        ("log", "middle"),
-        ("checkin", "still here"),
-        ("progress", "20 % pages"),  # once, however often it was said
-    ]
+    assert shaky.calls == []
 
 
-def test_a_line_tells_how_long_ago_it_was_said_and_in_which_attempt(job_log: JobLog, monkeypatch: pytest.MonkeyPatch):
-    now = [100.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    job_log.log("first", "log")
-    now[0] = 100.2
-    job_log.log("second", "log")
-    now[0] = 100.25
+@pytest.mark.parametrize("away", ["check_in", "append_log"])
+def test_what_cannot_be_written_is_written_the_next_time(storage: Storage, shaky: Any, away: str):
+    job, held = hold(storage)
+    log_writer = JobLogWriter(shaky)
+    held.log("one")
+    held.check_in("first", 10, None)
+    shaky.fails = {away}
 
-    lines = to_write(job_log.take_lines(), 3)
+    with pytest.raises(StorageUnavailable):
+        log_writer.write([held])
+    held.log("two")
+    shaky.fails = set()
+    log_writer.write([held])
 
-    assert [(line.ago, line.attempt, line.at) for line in lines] == [(250_000, 3, 0), (50_000, 3, 0)]
-
-
-def test_no_line_is_lost_or_counted_wrong_while_threads_say_more_than_there_is_room_for(job_log: JobLog):
-    def say(name: int) -> None:
-        for number in range(2_000):
-            job_log.log(f"{name} {number}", "log")
-
-    threads = [threading.Thread(target=say, args=(name,)) for name in range(4)]
-    taken: list[str] = []
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        taken += lines(job_log)
-    taken += lines(job_log)
-
-    assert lost_with(taken) == 8_000
+    assert [line for line in messages(storage, job) if line in ("one", "two")] == ["one", "two"]
+    assert messages(storage, job).count("first") == 1
+    assert stored(storage, job.id).progress == 10
 
 
-def test_no_last_word_is_lost_while_somebody_takes_what_was_said(job_log: JobLog):
-    taken: list[CheckIn] = []
-    is_over = threading.Event()
+def test_a_job_that_is_marked_late_has_begun_when_it_began(storage: Storage, monkeypatch: pytest.MonkeyPatch):
+    (_, late), (_, not_yet) = hold(storage), hold(storage)
+    late.begin(0)
+    assert late.began_at is not None
+    late.began_at -= 2
+    told: list[int] = []
+    start = storage.start
+    monkeypatch.setattr(storage, "start", lambda tokens, agos: told.extend(agos) or start(tokens, agos))
 
-    def take() -> None:
-        if (said := job_log.take_checkin(TOKEN)) is not None:
-            taken.append(said)
+    JobLogWriter(storage).mark_running([late, not_yet])
 
-    def take_on() -> None:
-        while not is_over.is_set():
-            take()
-
-    loop = threading.Thread(target=take_on)
-    loop.start()
-    for number in range(5_000):
-        job_log.check_in(str(number), number, None)
-    is_over.set()
-    loop.join()
-    take()
-
-    assert [one.message for one in taken if one.message is not None][-1] == "4999"
-    assert [one.progress for one in taken if one.progress is not None][-1] == 4_999
+    assert told[0] >= 2_000_000
+    assert told[1] == 0
 
 
-def test_a_loop_of_check_ins_without_a_word_is_written_down_now_and_then(monkeypatch: pytest.MonkeyPatch):
-    now = 100.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    said, taken = JobLog(), 0
+def test_marking_says_that_jobs_run_and_who_has_lost_his(storage: Storage):
+    (one, first), (two, second) = hold(storage), hold(storage)
+    storage.release([two.token], "somebody else's now")
 
-    for _ in range(40):
-        now += 0.25
-        said.check_in(None, None, None)
-        taken += bool(said) and said.take_checkin(TOKEN) is not None
+    stale = JobLogWriter(storage).mark_running([first, second])
 
-    assert taken == 5
+    assert stale == [second]
+    assert stored(storage, one.id).state is RUNNING
+    assert first.is_marked
 
 
-def test_a_message_is_written_down_at_once_after_a_check_in_without_one():
-    said = JobLog()
-    said.check_in(None, None, None)
-    said.take_checkin(TOKEN)
+def test_a_start_that_cannot_be_written_is_not_taken_for_written(storage: Storage, shaky: Any):
+    job, held = hold(storage)
+    shaky.is_away = True
 
-    said.check_in("half done", None, None)
+    with pytest.raises(StorageUnavailable):
+        JobLogWriter(shaky).mark_running([held])
 
-    assert said
-    assert said.take_checkin(TOKEN) == CheckIn(TOKEN, "half done", None, None, is_logged=True)
+    assert not held.is_marked
+    assert stored(storage, job.id).state is RESERVED
+
+
+def test_what_is_logged_before_progress_stands_before_it(storage: Storage):
+    job, held = hold(storage)
+    held.log("first")
+    held.check_in(None, 10, "then")
+
+    JobLogWriter(storage).write([held])
+
+    assert [line.kind for line in storage.log_lines(job.id)] == [LogKind.LOG, LogKind.PROGRESS]
+
+
+def test_a_log_keeps_only_so_many_lines(storage: Storage):
+    job, held = hold(storage)
+    for number in range(10):
+        held.log(str(number))
+
+    JobLogWriter(storage, keep_lines=3).write([held])
+
+    assert messages(storage, job)[-2:] == ["8", "9"]
+
+
+# --- what the storage refuses ---------------------------------------------------------------------------------------
+
+
+def test_lines_that_are_too_many_at_once_are_written_in_portions(storage: Storage, monkeypatch: pytest.MonkeyPatch):
+    job, held = hold(storage)
+    said = [str(number) for number in range(100)]
+    for line in said:
+        held.log(line)
+    refuse(storage, monkeypatch, "append_log", lambda lines: len(lines) > 7)
+
+    JobLogWriter(storage).write([held])
+
+    assert messages(storage, job) == said
+
+
+def test_a_line_that_is_refused_by_itself_gives_way_to_one_that_says_so(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+):
+    job, held = hold(storage)
+    for line, kind in (("a", "log"), ("b", "log"), ("x" * 9_000, "error"), ("c", "log")):
+        held.log(line, kind)
+    refuse(storage, monkeypatch, "append_log", lambda lines: sum(map(len, lines)) > 1_000)
+
+    JobLogWriter(storage).write([held])
+
+    notice = "a line of 9,000 characters was refused: so much does not get through - let it take more"
+    assert messages(storage, job) == ["a", "b", notice, "c"]
+    assert storage.log_lines(job.id)[2].kind is LogKind.ERROR
+
+
+def test_a_check_in_that_is_refused_keeps_its_percentage_and_harms_no_other(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+):
+    (one, first), (two, second), (three, third) = hold(storage), hold(storage), hold(storage)
+    first.check_in("on", None, None)
+    second.check_in("x" * 5_000, 40, "y" * 2_000)
+    third.check_in(None, 70, "nearly")
+    storage.abort([two.id, three.id])
+    refuse(storage, monkeypatch, "check_in", lambda texts: sum(map(len, texts)) > 1_000)
+
+    stopped = JobLogWriter(storage).write([first, second, third])
+
+    assert stopped == [second, third]
+    refused = stored(storage, two.id)
+    assert stored(storage, one.id).checkin == "on"
+    assert (refused.checkin or "").startswith("a message of 5,000 characters was refused: so much")
+    assert refused.progress == 40
+    assert (refused.progress_text or "").startswith("a text of 2,000 characters was refused: so much")
+    assert stored(storage, three.id).progress == 70
+
+
+def test_what_even_a_notice_cannot_be_written_for_is_lost_alone(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    (one, first), (two, second) = hold(storage), hold(storage)
+    first.log("never")
+    first.log("never")
+    second.log("a")
+    refuse(storage, monkeypatch, "append_log", lambda lines: lines != ["a"])
+
+    with caplog.at_level(logging.WARNING, "packhorse.worker"):
+        JobLogWriter(storage).write([first, second])
+
+    assert messages(storage, one) == []
+    assert messages(storage, two) == ["a"]
+    assert "dropped 2 log messages of jobs" in caplog.text
+
+
+@pytest.mark.parametrize("most", [1_000, 10], ids=["long lines", "everything"])
+def test_a_storage_that_refuses_line_after_line_is_not_asked_about_each(
+    storage: Storage, shaky: Any, monkeypatch: pytest.MonkeyPatch, most: int
+):
+    job, held = hold(storage)
+    for number in range(400):
+        held.log("short" if number == 399 else "x" * 2_000)
+    refuse(storage, monkeypatch, "append_log", lambda lines: max(map(len, lines)) > most)
+
+    JobLogWriter(shaky).write([held])
+
+    assert shaky.calls.count("append_log") < 100
+    said = messages(storage, job)
+    assert len(said) == (400 if most == 1_000 else 0)
+    assert said[-1:] == (["short"] if most == 1_000 else [])
+
+
+def test_a_storage_that_goes_away_between_two_portions_gets_each_line_once(
+    storage: Storage, shaky: Any, monkeypatch: pytest.MonkeyPatch
+):
+    job, held = hold(storage)
+    for line in "abcdefgh":
+        held.log(line)
+
+    def is_too_much(lines: list[str]) -> bool:
+        if "b" in lines and len(lines) == 2:
+            shaky.is_away = True  # once these are written
+        return len(lines) > 2
+
+    refuse(storage, monkeypatch, "append_log", is_too_much)
+    with pytest.raises(StorageUnavailable):
+        JobLogWriter(shaky).write([held])
+    assert messages(storage, job) == ["a", "b"]
+    held.log("i")
+    shaky.is_away = False
+    JobLogWriter(shaky).write([held])
+
+    assert messages(storage, job) == list("abcdefghi")
+
+
+def test_who_should_end_hears_it_though_the_storage_goes_away_for_the_next(
+    storage: Storage, shaky: Any, monkeypatch: pytest.MonkeyPatch
+):
+    (one, first), (two, second) = hold(storage), hold(storage)
+    storage.abort([one.id])
+    first.check_in("one", None, None)
+    second.check_in("two", None, None)
+
+    def is_too_much(texts: list[str]) -> bool:
+        if texts == ["one"]:
+            shaky.is_away = True
+        return len(texts) > 1
+
+    refuse(storage, monkeypatch, "check_in", is_too_much)
+
+    assert JobLogWriter(shaky).write([first, second]) == [first]
+    shaky.is_away = False
+    JobLogWriter(shaky).write([first, second])
+    assert stored(storage, two.id).checkin == "two"

@@ -36,10 +36,11 @@ from packhorse.core.job import (
 from packhorse.core.outcome import Completed, Failure, Outcome, Retry
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import CheckIn, LogKind, LogLine, WorkerInfo
-from packhorse.worker import admission, durations, lock, outage
+from packhorse.worker import fetcher, outage, pace
 from packhorse.worker import loop as loop_module
+from packhorse.worker.executors.pool import SHORT_INTERVAL, restore_switch_interval
 from packhorse.worker.shared_status import SharedStatus
-from packhorse.worker.spool import Delivered, Spool
+from packhorse.worker.spool import Delivery, Spool
 from tests.children import until
 from tests.worker.conftest import DEADLINE, Works
 
@@ -70,7 +71,7 @@ def test_threads_and_coroutines_run_side_by_side(works: Works):
     assert [works.job(job).result for job in sums] == [str(number + 1) for number in range(30)]
     assert [works.job(job).result for job in products] == [str(number * 2) for number in range(30)]
     assert {works.state(job) for job in failed} == {DEAD}
-    assert (works.worker.loop.done, works.worker.loop.failed) == (70, 10)
+    assert (works.worker.loop.finisher.done, works.worker.loop.finisher.failed) == (70, 10)
     assert works.worker.loop.held_jobs == {}
 
 
@@ -168,7 +169,7 @@ def sound_asleep(monkeypatch: pytest.MonkeyPatch) -> None:
     """An idle worker would not look again before the test has failed."""
     turn = loop_module.WorkerLoop.turn
     monkeypatch.setattr(loop_module.WorkerLoop, "turn", lambda loop, most_sleep: turn(loop, 10 * DEADLINE))
-    monkeypatch.setattr("packhorse.worker.fetcher._IDLE_WAITS", (0.0, 0.01, 0.1, 10 * DEADLINE))
+    monkeypatch.setattr("packhorse.worker.pace._IDLE_WAITS", (0.0, 0.01, 0.1, 10 * DEADLINE))
 
 
 @pytest.mark.usefixtures("sound_asleep")
@@ -177,7 +178,7 @@ def test_a_new_job_wakes_an_idle_worker(works: Works):
     def task() -> None: ...
 
     works.run()
-    works.until(lambda: works.worker.loop._fetcher.idle_wait > DEADLINE)
+    works.until(lambda: works.worker.loop.fetcher.pace.idle_wait > DEADLINE)
     works.until(lambda: works.worker.loop.wakeup.place == "storage")
 
     job = task.enqueue()
@@ -201,7 +202,7 @@ def test_an_idle_worker_asks_seldom(works: Works):
     def task() -> None: ...
 
     works.run()
-    works.until(lambda: works.worker.loop._fetcher.idle_wait == 1.0)
+    works.until(lambda: works.worker.loop.fetcher.pace.idle_wait == 1.0)
     works.shaky.calls.clear()
     began_at = time.monotonic()
     time.sleep(1.0)
@@ -350,7 +351,7 @@ def test_an_outcome_that_had_to_wait_is_told_how_long(works: Works, monkeypatch:
 
 
 def test_a_task_that_takes_long_is_marked_before_it_runs(works: Works, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(durations, "LONG_TASK", 0.0)
+    monkeypatch.setattr(pace, "LONG_TASK", 0.0)
     monkeypatch.setattr(loop_module, "MARK_AFTER", DEADLINE)  # nor is the first one marked while it runs
     seen = []
 
@@ -426,7 +427,7 @@ def test_of_jobs_that_were_lost_before_only_those_that_begin_are_marked(
 
 
 def test_there_are_never_more_jobs_marked_as_running_than_slots(works: Works, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(durations, "LONG_TASK", -1.0)
+    monkeypatch.setattr(pace, "LONG_TASK", -1.0)
     counts: list[int] = []
 
     @works.app.task
@@ -541,7 +542,7 @@ def test_jobs_that_wait_here_behind_a_slow_one_are_handed_back(
     jobs = [task.enqueue() for _ in range(5)]
     works.until(lambda: works.app.count(state="held") == 5 and works.has_begun(jobs[0]))
 
-    monkeypatch.setattr(loop_module, "HOARD_LIMIT", 0.05)
+    monkeypatch.setattr(loop_module, "BUFFER_LIMIT", 0.05)
     works.until(lambda: works.app.count(state="queued") == 4)
     for _ in range(10):
         works.worker.loop.turn(0.01)
@@ -557,7 +558,7 @@ def test_jobs_that_wait_here_behind_a_slow_one_are_handed_back(
 def test_what_was_taken_ahead_is_handed_back_when_a_job_turns_out_to_be_long(
     works: Works, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(loop_module, "LOOKS", 3)
+    monkeypatch.setattr(loop_module, "LONG_AFTER_CHECKS", 3)
 
     @works.app.task
     def task() -> None:
@@ -575,7 +576,7 @@ def test_what_was_taken_ahead_is_handed_back_when_a_job_turns_out_to_be_long(
 
 
 def test_what_waits_behind_short_jobs_is_not_handed_back(works: Works, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(loop_module, "LOOKS", 3)
+    monkeypatch.setattr(loop_module, "LONG_AFTER_CHECKS", 3)
 
     @works.app.task
     def task() -> None:
@@ -639,7 +640,7 @@ def test_an_aborted_thread_is_asked_by_its_check_in(works: Works):
     (ended,) = works.finish(job)
 
     assert (ended.state, ended.reason, ended.result) == (ABORTED, Reason.ABORTED, None)
-    assert works.worker._condemned is None
+    assert works.worker._stuck_reason is None
 
 
 def test_an_abort_is_learnt_from_a_check_in_alone(works: Works, hurried: None):
@@ -731,7 +732,7 @@ def test_a_coroutine_that_is_stopped_before_its_first_step_ends_too(works: Works
     ended, _ = works.finish(job, first)
 
     assert ended.state is ABORTED
-    assert works.worker._condemned is None
+    assert works.worker._stuck_reason is None
 
 
 def test_a_stop_for_another_reservation_of_the_job_is_ignored(works: Works, gate: threading.Event):
@@ -817,7 +818,7 @@ def test_a_thread_that_heeds_its_timeout_is_tried_again(works: Works):
 
     stored = works.job(job)
     assert (stored.reason, stored.failures) == (Reason.JOB_TIMEOUT, 1)
-    assert works.worker._condemned is None
+    assert works.worker._stuck_reason is None
 
 
 def test_a_job_that_has_lived_too_long_is_ended_for_good(works: Works):
@@ -873,7 +874,7 @@ def test_a_task_may_ask_for_another_attempt(works: Works):
 # --- stubborn jobs --------------------------------------------------------------------------------------------------
 
 
-def test_a_thread_that_will_not_end_is_given_up_and_its_worker_condemned(works: Works, gate: threading.Event):
+def test_a_thread_that_will_not_end_is_given_up_and_its_worker_stuck_reason(works: Works, gate: threading.Event):
     began = threading.Event()
 
     @works.app.task
@@ -890,15 +891,15 @@ def test_a_thread_that_will_not_end_is_given_up_and_its_worker_condemned(works: 
 
     assert (ended.state, ended.reason) == (ABORTED, Reason.ABORTED)
     assert not gate.is_set()
-    assert works.worker.loop.takes_jobs is False
+    assert works.worker.loop.fetcher.takes_jobs is False
     why = f"job {job.id} (stubborn) did not end within 0.1 s of being asked to"
-    assert works.said == [{"say": "condemned", "why": why}]
+    assert works.said == [{"say": "stuck", "why": why}]
 
 
 @pytest.fixture
 def double_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits for its last run to end does so until it is forced to start."""
-    monkeypatch.setattr(admission, "DOUBLE_WAIT", HOUR)
+    monkeypatch.setattr(fetcher, "DOUBLE_WAIT", HOUR)
 
 
 def given_up(works: Works, gate: threading.Event) -> tuple[JobHandle[None], list[str]]:
@@ -978,7 +979,7 @@ def test_what_a_given_up_job_comes_to_later_is_dropped(works: Works, gate: threa
     gate.set()
     works.until(lambda: over.is_set() and works.worker.executors.threads._idle == 1)
 
-    assert len(works.worker.loop.finisher) == 0
+    assert len(works.worker.loop.outcomes) == 0
     assert works.job(job).result is None
 
 
@@ -1003,10 +1004,10 @@ def test_outcomes_are_kept_while_the_storage_is_away(
 
     works.shaky.is_away = True
     gate.set()
-    works.until(lambda: len(works.worker.loop.finisher) == 3)
+    works.until(lambda: len(works.worker.loop.outcomes) == 3)
     for _ in range(20):
         works.worker.loop.turn(0.01)
-    held = len(works.worker.loop.finisher)
+    held = len(works.worker.loop.outcomes)
     works.shaky.is_away = False
     works.finish(*jobs)
 
@@ -1041,7 +1042,7 @@ def test_outcomes_that_are_too_many_at_once_get_through_a_few_at_a_time(
     monkeypatch.setattr(works.storage, "finish", hurried)
     monkeypatch.setattr(works.storage, "finish_and_reserve", partial(Storage.finish_and_reserve, works.storage))
     gate.set()
-    until(lambda: len(works.worker.loop.finisher) == 8, "all have ended, and the loop has not turned")
+    until(lambda: len(works.worker.loop.outcomes) == 8, "all have ended, and the loop has not turned")
 
     assert {job.state for job in works.finish(*jobs)} == {COMPLETED}
 
@@ -1071,7 +1072,7 @@ def test_an_outcome_that_the_storage_cannot_take_harms_no_other(
 
     assert [job.state for job in ended] == [COMPLETED, COMPLETED, DEAD, COMPLETED]
     assert Failure.from_json(ended[2].error or "").summary() == "BadValue: a value is too long for the server"
-    assert (works.worker.loop.done, works.worker.loop.failed) == (4, 1)
+    assert (works.worker.loop.finisher.done, works.worker.loop.finisher.failed) == (4, 1)
 
 
 def test_a_job_of_which_the_storage_takes_nothing_holds_up_no_other(
@@ -1101,7 +1102,7 @@ def test_a_job_of_which_the_storage_takes_nothing_holds_up_no_other(
 
     assert works.state(jobs[1]) in HELD
     assert works.worker.loop.held_jobs == {}
-    assert works.worker.loop.done == 3
+    assert works.worker.loop.finisher.done == 3
 
 
 def test_jobs_that_cannot_run_here_are_handed_back_in_parts_where_the_storage_takes_no_more_at_once(
@@ -1118,7 +1119,7 @@ def test_jobs_that_cannot_run_here_are_handed_back_in_parts_where_the_storage_ta
         return finish(outcomes)
 
     monkeypatch.setattr(works.storage, "finish", choosy)
-    works.worker.loop._admission.refuse(taken, "its task is not known here")
+    works.worker.loop.fetcher._admission.refuse(taken, "its task is not known here")
     works.worker.loop.turn(0.01)
 
     assert [works.state(job) is QUEUED for job in jobs] == [True, True, True, False, True]
@@ -1126,11 +1127,11 @@ def test_jobs_that_cannot_run_here_are_handed_back_in_parts_where_the_storage_ta
 
 def test_a_worker_that_cannot_tell_of_a_thousand_jobs_takes_no_more(works: Works):
     works.open(2)
-    assert not works.worker.loop.finisher.is_full
+    assert not works.worker.loop.outcomes.is_full
 
-    works.worker.loop.finisher.lost = 1_000
+    works.worker.loop.outcomes.lost = 1_000
 
-    assert works.worker.loop.finisher.is_full
+    assert works.worker.loop.outcomes.is_full
 
 
 def test_words_that_the_storage_cannot_take_end_neither_their_job_nor_its_worker(
@@ -1211,7 +1212,7 @@ def test_an_idle_worker_survives_an_outage(works: Works, monkeypatch: pytest.Mon
     def task() -> None: ...
 
     works.open()
-    works.until(lambda: works.worker.loop._fetcher.idle_wait == 1.0)
+    works.until(lambda: works.worker.loop.fetcher.pace.idle_wait == 1.0)
 
     works.shaky.is_away = True
     for name in ("next_due", "wait_and_reserve"):
@@ -1224,7 +1225,7 @@ def test_an_idle_worker_survives_an_outage(works: Works, monkeypatch: pytest.Mon
 
 
 def test_a_job_whose_start_cannot_be_written_is_handed_back(works: Works, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(durations, "LONG_TASK", -1.0)
+    monkeypatch.setattr(pace, "LONG_TASK", -1.0)
     monkeypatch.setattr(outage, "LONGEST_PAUSE", 0.02)
     ran = []
 
@@ -1259,7 +1260,7 @@ def test_an_outcome_whose_answer_was_lost_counts_once(works: Works, gate: thread
     works.until(lambda: not works.worker.loop.held_jobs)
 
     assert works.kinds(job).count(Kind.COMPLETED) == 1
-    assert works.worker.loop.done == 1
+    assert works.worker.loop.finisher.done == 1
 
 
 def test_jobs_that_were_reserved_and_never_heard_of_are_found(works: Works):
@@ -1277,7 +1278,7 @@ def test_jobs_that_were_reserved_and_never_heard_of_are_found(works: Works):
 
 
 def test_a_worker_with_a_thousand_kept_outcomes_takes_no_more(works: Works, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("packhorse.worker.finisher.MOST_KEPT", 2)
+    monkeypatch.setattr("packhorse.worker.finisher.MAX_KEPT", 2)
 
     @works.app.task
     def task() -> None: ...
@@ -1288,7 +1289,7 @@ def test_a_worker_with_a_thousand_kept_outcomes_takes_no_more(works: Works, monk
     works.until(lambda: works.worker.loop.held_jobs)
     works.shaky.fails = {"finish", "finish_and_reserve"}
     later = task.enqueue()
-    works.until(lambda: works.worker.loop.finisher.is_full)
+    works.until(lambda: works.worker.loop.outcomes.is_full)
     for _ in range(20):
         works.worker.loop.turn(0.005)
 
@@ -1311,18 +1312,18 @@ def test_an_outcome_of_a_job_that_has_changed_hands_is_dropped_and_said(
     works.until(lambda: works.worker.loop.held_jobs)
     works.storage.rescue_owner("ann", foreman="ann", why="it seemed dead")
     works.storage.join(WorkerInfo("ann"))
-    works.worker.loop.takes_jobs = False
+    works.worker.loop.fetcher.takes_jobs = False
 
     gate.set()
     works.until(lambda: not works.worker.loop.held_jobs)
 
     assert works.state(job) is QUEUED
-    assert f"job {job.id} has changed hands; what came of it here is dropped" in caplog.text
-    assert works.worker.loop.done == 0
+    assert f"job {job.id} belongs to another worker by now" in caplog.text
+    assert works.worker.loop.finisher.done == 0
 
 
 def test_a_job_that_changes_hands_before_it_begins_does_not_begin(works: Works, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(durations, "LONG_TASK", -1.0)
+    monkeypatch.setattr(pace, "LONG_TASK", -1.0)
     ran = []
 
     @works.app.task
@@ -1440,7 +1441,7 @@ def test_a_job_that_came_to_a_sleeping_worker_with_an_answer_that_was_lost_is_fo
     def task() -> None: ...
 
     works.open()
-    works.until(lambda: works.worker.loop._fetcher.idle_wait == 1.0)
+    works.until(lambda: works.worker.loop.fetcher.pace.idle_wait == 1.0)
     monkeypatch.setattr(works.storage, "wait", lambda seconds, queues: True)
     job = task.enqueue()
     works.shaky.loses_answers = {"wait_and_reserve"}
@@ -1455,13 +1456,13 @@ def test_a_question_that_the_storage_answers_long_after_it_was_given_up_loses_no
     works: Works, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(outage, "LONGEST_PAUSE", 0.02)
-    monkeypatch.setattr(loop_module, "DOUBTS", (0.2,))
+    monkeypatch.setattr(fetcher, "LATE_CHECKS", (0.2,))
 
     @works.app.task
     def task() -> None: ...
 
     works.open()
-    works.until(lambda: works.worker.loop._fetcher.idle_wait == 1.0)
+    works.until(lambda: works.worker.loop.fetcher.pace.idle_wait == 1.0)
     works.shaky.fails = {"wait_and_reserve"}
     works.until(lambda: "find" in works.shaky.calls)  # it looks for what it may hold
     monkeypatch.setattr(works.storage, "reserve", lambda *asked: [])
@@ -1477,22 +1478,22 @@ def test_a_question_that_the_storage_answers_long_after_it_was_given_up_loses_no
 def test_what_a_lost_answer_has_brought_is_looked_for_again_and_again(works: Works, monkeypatch: pytest.MonkeyPatch):
     """The storage may be done with the question long after it was given up: a commit waits for a replica."""
     monkeypatch.setattr(outage, "LONGEST_PAUSE", 0.02)
-    monkeypatch.setattr(loop_module, "DOUBTS", (0.0, HOUR))
+    monkeypatch.setattr(fetcher, "LATE_CHECKS", (0.0, HOUR))
 
     @works.app.task
     def task() -> None: ...
 
     works.open()
     works.shaky.fails = {"reserve", "wait_and_reserve"}
-    works.until(lambda: works.worker.loop._may_hold_more)
+    works.until(lambda: works.worker.loop.fetcher._answer_was_lost)
     works.shaky.fails = set()
     works.until(lambda: works.shaky.calls.count("find") == 2)
     monkeypatch.setattr(works.storage, "reserve", lambda *asked: [])
     job = task.enqueue()
     assert type(works.storage).reserve(works.storage, "ann", {"task": 1}, 5)  # only now
 
-    (last,) = works.worker.loop._looks
-    works.worker.loop._looks = [last - 2 * HOUR]  # that hour is over
+    (last,) = works.worker.loop.fetcher._late_checks
+    works.worker.loop.fetcher._late_checks = [last - 2 * HOUR]  # that hour is over
     (ended,) = works.finish(job)
 
     assert (ended.state, ended.fence, ended.attempts) == (COMPLETED, 1, 1)
@@ -1525,7 +1526,7 @@ def test_an_async_task_below_plain_middleware_that_completes_all_the_same_has_co
 def test_jobs_wait_for_no_slot_that_a_blocked_loop_was_given(
     works: Works, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(loop_module, "HOARD_LIMIT", 0.2)
+    monkeypatch.setattr(loop_module, "BUFFER_LIMIT", 0.2)
     blocked = threading.Event()
 
     @works.app.task
@@ -1560,7 +1561,7 @@ def test_a_job_stays_on_the_board_until_its_outcome_is_stored(works: Works, tmp_
     job = works.app.enqueue("task")
     works.until(lambda: works.worker.loop.held_jobs)
     works.shaky.is_away = True
-    works.until(lambda: len(works.worker.loop.finisher) == 1)
+    works.until(lambda: len(works.worker.loop.outcomes) == 1)
     before = shared_status.running()
 
     works.shaky.is_away = False
@@ -1593,7 +1594,7 @@ def test_no_thread_to_be_had_loses_no_slot(works: Works, monkeypatch: pytest.Mon
 
 def test_short_jobs_run_on_one_thread(works: Works, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(loop_module, "STALL", DEADLINE)  # on a slow machine the thread may pause for longer
-    monkeypatch.setattr(durations, "SHORT_TASK", DEADLINE)
+    monkeypatch.setattr(pace, "SHORT_TASK", DEADLINE)
     threads = set()
 
     @works.app.task
@@ -1606,7 +1607,7 @@ def test_short_jobs_run_on_one_thread(works: Works, monkeypatch: pytest.MonkeyPa
     threads.clear()
     works.fill_buffer()
     jobs = [short.enqueue() for _ in range(20)]
-    works.worker.loop._next_ask = 0.0  # it takes them all at once: a second batch may have a thread of its own
+    works.worker.loop.fetcher.next_ask = 0.0  # it takes them all at once: a second batch may have a thread of its own
     works.finish(*jobs)
 
     assert len(threads) == 1
@@ -1615,7 +1616,7 @@ def test_short_jobs_run_on_one_thread(works: Works, monkeypatch: pytest.MonkeyPa
 def test_the_interpreters_lock_changes_hands_sooner_only_while_jobs_are_short(works: Works):
     short_intervals: list[float] = []
     other_intervals: list[float] = []
-    lock.relax()  # as other tests may have left it
+    restore_switch_interval()  # as other tests may have left it
     usual = sys.getswitchinterval()
 
     @works.app.task
@@ -1628,14 +1629,14 @@ def test_the_interpreters_lock_changes_hands_sooner_only_while_jobs_are_short(wo
 
     works.open(4)
     deadline = time.monotonic() + DEADLINE
-    while pytest.approx(lock.HASTY) not in short_intervals and time.monotonic() < deadline:
+    while pytest.approx(SHORT_INTERVAL) not in short_intervals and time.monotonic() < deadline:
         # Several, for one that comes alone has the lock for itself until it has begun; and again, because on a slow
         # moment it is not known at once that they are short.
         works.finish(*[short.enqueue() for _ in range(10)])
     works.finish(other.enqueue())
 
     assert short_intervals[0] == other_intervals[0] == pytest.approx(usual)
-    assert pytest.approx(lock.HASTY) in short_intervals
+    assert pytest.approx(SHORT_INTERVAL) in short_intervals
 
 
 def test_a_short_job_that_takes_long_for_once_holds_up_nobody(works: Works, gate: threading.Event):
@@ -1674,7 +1675,7 @@ def test_during_an_outage_each_outcome_is_kept_on_disk_once(works: Works, tmp_pa
 
     text = path.read_text()
     assert [text.count(job.id) for job in jobs] == [1, 1, 1]
-    assert Spool(path.parent).deliver(works.storage) == Delivered(0, 0), "the worker lives"
+    assert Spool(path.parent).deliver(works.storage) == Delivery(0, 0), "the worker lives"
 
     works.shaky.is_away = False
     works.until(lambda: not path.exists())
@@ -1694,11 +1695,11 @@ def test_what_a_worker_leaves_on_disk_at_its_end_is_there_for_others(
     works.until(lambda: works.has_begun(job))
     works.shaky.is_away = True
     gate.set()
-    works.until(lambda: len(works.worker.loop.finisher) == 1)
+    works.until(lambda: len(works.worker.loop.outcomes) == 1)
     works.worker.quit()
 
     assert works.ended() == 0
-    assert Spool(path.parent).deliver(works.storage) == Delivered(1, 0)
+    assert Spool(path.parent).deliver(works.storage) == Delivery(1, 0)
     assert works.state(job) is COMPLETED
 
 

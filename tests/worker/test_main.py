@@ -157,7 +157,7 @@ def test_a_stubborn_job_is_aborted_and_its_worker_exits_with_70(worker: Running,
     assert code == 70
     assert f"job {job.id} (stubborn) did not end within 0.5 s" in err
     assert "Traceback" not in err
-    assert [one["say"] for one in worker.said if one["say"] != "report"] == ["online", "condemned", "leaving"]
+    assert [one["say"] for one in worker.said if one["say"] != "report"] == ["online", "stuck", "leaving"]
     assert worker.kinds(job)[-1] is Kind.ABORTED
     assert Kind.HALTED not in worker.kinds(job)
 
@@ -210,7 +210,7 @@ def test_without_a_foreman_it_does_not_start(tmp_path: Path):
         [sys.executable, "-m", "packhorse.worker", *words], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE
     )
 
-    told = "error: a worker needs a foreman, who beats for it - run: packhorse work tests.worker.jobs:app\n"
+    told = "error: a worker needs a foreman, which sends its heartbeats - run: packhorse work tests.worker.jobs:app\n"
     assert (ended.returncode, ended.stderr) == (2, told)
     assert not (tmp_path / "jobs.db").exists()
 

@@ -25,7 +25,7 @@ def still(monkeypatch: pytest.MonkeyPatch) -> None:
 def pauses(outage: Outage, number: int) -> list[float]:
     found = []
     for _ in range(number):
-        outage.noticed(AWAY, waiting=0)
+        outage.note(AWAY, waiting=0)
         found.append(round(outage.next_try - 1_000.0, 3))
     return found
 
@@ -38,7 +38,7 @@ def test_after_an_answer_they_begin_anew():
     outage = Outage()
     pauses(outage, 5)
 
-    outage.ended()
+    outage.end()
 
     assert pauses(outage, 2) == [FIRST_PAUSE, 0.1]
 
@@ -50,20 +50,20 @@ def test_less_is_sent_at_once_until_it_gets_through():
         change()
         return outage.most
 
-    assert [most(lambda: outage.noticed(AWAY, waiting=0)) for _ in range(11)] == [
+    assert [most(lambda: outage.note(AWAY, waiting=0)) for _ in range(11)] == [
         500, 250, 125, 62, 31, 15, 7, 3, 1, 1, 1
     ]  # fmt: skip
-    assert [most(outage.ended) for _ in range(11)] == [2, 4, 8, 16, 32, 64, 128, 256, 512, 1_000, 1_000]
+    assert [most(outage.end) for _ in range(11)] == [2, 4, 8, 16, 32, 64, 128, 256, 512, 1_000, 1_000]
 
 
 def test_it_is_told_once_until_the_storage_has_answered(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO, "packhorse.worker")
     outage = Outage()
 
-    outage.noticed(AWAY, waiting=7)
-    outage.noticed(AWAY, waiting=8)
-    outage.ended()
-    outage.noticed(AWAY, waiting=9)
+    outage.note(AWAY, waiting=7)
+    outage.note(AWAY, waiting=8)
+    outage.end()
+    outage.note(AWAY, waiting=9)
 
     assert [record.getMessage() for record in caplog.records] == [
         "the storage does not answer; 7 outcomes wait: the storage is away",
@@ -74,9 +74,9 @@ def test_it_is_told_once_until_the_storage_has_answered(caplog: pytest.LogCaptur
 
 def test_it_is_told_again_after_a_minute(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
     outage = Outage()
-    outage.noticed(AWAY, waiting=7)
+    outage.note(AWAY, waiting=7)
 
     monkeypatch.setattr(time, "monotonic", lambda: 1_060.0)
-    outage.noticed(AWAY, waiting=7)
+    outage.note(AWAY, waiting=7)
 
     assert len(caplog.records) == 2

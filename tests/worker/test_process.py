@@ -23,7 +23,7 @@ from packhorse.storage.records import EventFilter
 from packhorse.worker import process, stats
 from packhorse.worker.executors import coroutine as coroutine_executor
 from packhorse.worker.held_job import HeldJob
-from packhorse.worker.ipc import CONDEMNED
+from packhorse.worker.ipc import EXIT_STUCK
 from packhorse.worker.shared_status import SharedStatus
 from tests.children import until
 from tests.worker.conftest import DEADLINE, Works
@@ -151,7 +151,7 @@ def test_draining_lets_the_running_finish_and_hands_back_the_rest(works: Works, 
 
     works.worker.handle({"do": "drain", "why": "replaced by a fresh worker"})
     works.until(lambda: works.state(waiting) is QUEUED)
-    assert works.worker.loop.finisher.is_stopping, "an outcome does not wait for others any more"
+    assert works.worker.loop.outcomes.is_stopping, "an outcome does not wait for others any more"
     gate.set()
 
     assert works.ended() == 0
@@ -221,7 +221,7 @@ def test_an_attempt_that_ends_after_the_grace_has_its_own_outcome(works: Works, 
     works.until(began.is_set)
 
     works.worker.drain_soon()
-    works.until(lambda: works.worker.executors.is_cutting_short)
+    works.until(lambda: works.worker.executors.is_interrupting)
     gate.set()
 
     assert works.ended() == 0
@@ -303,7 +303,7 @@ def test_a_quiet_worker_takes_nothing_and_stays(works: Works):
     works.worker.handle({"do": "quiet"})
     works.until(lambda: works.worker.loop.wakeup.place == "here")  # and not in the middle of asking
     job = task.enqueue()
-    works.worker.loop.wakeup.ring()
+    works.worker.loop.wakeup.wake()
     works.until(lambda: len(said(works, "report")) >= 2)
 
     assert works.state(job) is QUEUED
@@ -343,7 +343,7 @@ def test_a_worker_that_was_struck_off_says_so_and_ends(works: Works, caplog: pyt
     task.enqueue()
 
     assert works.ended() == 1
-    assert "worker ann was struck off: it had fallen silent" in caplog.text
+    assert "worker ann counts as dead" in caplog.text
 
 
 def test_a_worker_that_was_struck_off_still_tells_what_its_jobs_came_to(
@@ -361,7 +361,7 @@ def test_a_worker_that_was_struck_off_still_tells_what_its_jobs_came_to(
     gate.set()
 
     assert works.ended() == 1
-    assert f"job {job.id} has changed hands; what came of it here is dropped" in caplog.text
+    assert f"job {job.id} belongs to another worker by now" in caplog.text
     assert works.state(job) is QUEUED
 
 
@@ -382,9 +382,9 @@ def test_a_drain_while_the_storage_is_away_waits_for_it(
 
     works.shaky.is_away = True
     works.worker.drain_soon()
-    works.until(lambda: len(works.worker.loop.finisher) == 1)
+    works.until(lambda: len(works.worker.loop.outcomes) == 1)
     gate.set()
-    works.until(lambda: len(works.worker.loop.finisher) == 2)
+    works.until(lambda: len(works.worker.loop.outcomes) == 2)
     works.shaky.is_away = False
 
     assert works.ended() == 0
@@ -404,7 +404,7 @@ def with_outcomes(works: Works, gate: threading.Event, number: int) -> list[JobH
     jobs = works.app.enqueue_many([task.call(number) for number in range(number)])
     works.until(lambda: all(works.has_begun(job) for job in jobs))
     gate.set()
-    until(lambda: len(works.worker.loop.finisher) == number, "all have ended")
+    until(lambda: len(works.worker.loop.outcomes) == number, "all have ended")
     return jobs
 
 
@@ -455,7 +455,7 @@ def test_a_storage_that_stays_away_does_not_hold_up_the_end(works: Works, gate: 
 
     works.shaky.is_away = True
     gate.set()
-    works.until(lambda: len(works.worker.loop.finisher) == 1)
+    works.until(lambda: len(works.worker.loop.outcomes) == 1)
     works.worker.quit()
 
     assert works.ended() == 0
@@ -504,7 +504,7 @@ def test_what_ends_while_the_rest_is_handed_back_keeps_its_outcome(
     works.until(lambda: works.has_begun(job))
     gate.set()
     assert has_settled.wait(DEADLINE)
-    write_down, passes = works.worker.loop.write_down_the_rest, []
+    write_down, passes = works.worker.loop.write_rest, []
 
     def counted(until: float) -> None:
         write_down(until)
@@ -512,7 +512,7 @@ def test_what_ends_while_the_rest_is_handed_back_keeps_its_outcome(
         if len(passes) == 2:  # the first pass of handing back has found no outcome
             may_go_on.set()
 
-    monkeypatch.setattr(works.worker.loop, "write_down_the_rest", counted)
+    monkeypatch.setattr(works.worker.loop, "write_rest", counted)
     works.worker._close()
     may_go_on.set()
 
@@ -545,13 +545,13 @@ def test_a_condemned_worker_lets_its_neighbours_finish_and_ends(works: Works, ga
     works.storage.abort([bad.id])
     stop = {"do": "stop", "job_id": bad.id, "owner": "ann", "fence": works.job(bad).fence, "reason": "ABORTED"}
     works.worker.handle(stop)
-    works.until(lambda: said(works, "condemned"))
+    works.until(lambda: said(works, "stuck"))
     works.until(lambda: works.state(bad) is ABORTED)
     still_running = works.threads[-1].is_alive()
     works.until(lambda: works.state(rest) is QUEUED)
     neighbour_may_end.set()
 
-    assert works.ended() == CONDEMNED
+    assert works.ended() == EXIT_STUCK
     assert still_running
     assert works.job(bad).reason is Reason.ABORTED
     assert works.job(good).result == '"finished"'
@@ -567,20 +567,20 @@ def test_neighbours_that_take_too_long_are_handed_back_uncounted(works: Works, g
         began.wait(DEADLINE)
         gate.wait(DEADLINE)
 
-    works.run(2, limits={"neighbours": 0.05, "abort_grace": 0.05})
+    works.run(2, limits={"other_jobs": 0.05, "abort_grace": 0.05})
     bad, good = stubborn.enqueue(), stubborn.enqueue()
     began.wait(DEADLINE)
 
     works.storage.abort([bad.id])
     works.worker.loop.stop_job(bad.id, works.job(bad).fence, Reason.ABORTED)
 
-    assert works.ended() == CONDEMNED
+    assert works.ended() == EXIT_STUCK
     assert works.state(bad) is ABORTED
     stored = works.job(good)
     assert (stored.state, stored.failures, stored.halts, stored.losses) == (QUEUED, 0, 0, 0)
 
 
-def test_one_that_is_condemned_while_it_stops_waits_no_longer_than_any_other(works: Works, gate: threading.Event):
+def test_one_that_is_stuck_while_it_stops_waits_no_longer_than_any_other(works: Works, gate: threading.Event):
     began = threading.Barrier(3)
 
     @works.app.task
@@ -588,16 +588,16 @@ def test_one_that_is_condemned_while_it_stops_waits_no_longer_than_any_other(wor
         began.wait(DEADLINE)
         gate.wait(DEADLINE)
 
-    works.run(2, limits={"neighbours": 0.05, "abort_grace": 0.05, "stop_grace": 10 * DEADLINE})
+    works.run(2, limits={"other_jobs": 0.05, "abort_grace": 0.05, "stop_grace": 10 * DEADLINE})
     bad, good = stubborn.enqueue(), stubborn.enqueue()
     began.wait(DEADLINE)
     works.worker.drain_soon()
-    works.until(lambda: not works.worker.loop.takes_jobs)
+    works.until(lambda: not works.worker.loop.fetcher.takes_jobs)
 
     works.storage.abort([bad.id])
     works.worker.loop.stop_job(bad.id, works.job(bad).fence, Reason.ABORTED)
 
-    assert works.ended() == CONDEMNED
+    assert works.ended() == EXIT_STUCK
     assert (works.state(bad), works.state(good)) == (ABORTED, QUEUED)
 
 
@@ -608,10 +608,10 @@ def test_the_next_attempt_does_not_begin_before_the_worker_of_a_run_that_would_n
     def stubborn() -> None:
         gate.wait(DEADLINE)
 
-    works.run(limits={"neighbours": 0.05, "abort_grace": 0.05})
+    works.run(limits={"other_jobs": 0.05, "abort_grace": 0.05})
     job = stubborn.enqueue()
 
-    assert works.ended() == CONDEMNED
+    assert works.ended() == EXIT_STUCK
     stored = works.job(job)
     assert (stored.state, stored.failures) == (RETRYING, 1)
     assert stored.due_at is not None
@@ -622,7 +622,7 @@ def test_the_next_attempt_does_not_begin_before_the_worker_of_a_run_that_would_n
 def test_a_coroutine_that_swallows_its_cancellation_condemns_its_worker_too(
     works: Works, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(coroutine_executor, "UNWINDING", DEADLINE)  # until it may end, in the end
+    monkeypatch.setattr(coroutine_executor, "CLEANUP_TIME", DEADLINE)  # until it may end, in the end
     may_end = asyncio.Event()
     began = threading.Event()
 
@@ -635,13 +635,13 @@ def test_a_coroutine_that_swallows_its_cancellation_condemns_its_worker_too(
             except asyncio.CancelledError:
                 continue
 
-    works.run(limits={"neighbours": 0.0, "abort_grace": 0.05})
+    works.run(limits={"other_jobs": 0.0, "abort_grace": 0.05})
     job = stubborn.enqueue()
     works.until(began.is_set)
     works.storage.abort([job.id])
     works.worker.loop.stop_job(job.id, works.job(job).fence, Reason.ABORTED)
 
-    assert works.ended() == CONDEMNED
+    assert works.ended() == EXIT_STUCK
     assert works.state(job) is ABORTED
     loop = works.worker.executors.coroutines.loop()
     loop.call_soon_threadsafe(may_end.set)
@@ -658,7 +658,7 @@ def test_an_unknown_order_is_ignored(works: Works):
     worker.handle({"do": "dance"})
     worker.handle({})
 
-    assert worker.loop.takes_jobs
+    assert worker.loop.fetcher.takes_jobs
 
 
 def test_the_stacks_of_all_threads_can_be_seen(works: Works, capsys: pytest.CaptureFixture[str]):

@@ -53,9 +53,9 @@ def test_a_queue_of_others_is_left_for_a_while_when_a_job_in_it_is_not_known():
     each, now = served_queues()
     each.look_into(waiting(("theirs", "send"), ("theirs", "strange")))
 
-    each.met_unknown("theirs")
+    each.leave("theirs")
     assert "theirs" not in each.queues
-    each.met_unknown("send")
+    each.leave("send")
     assert "send" in each.queues, "its own is served in any case"
 
     now.at = STAY_AWAY - 0.1

@@ -27,7 +27,7 @@ from packhorse.core.job import COMPLETED, QUEUED, RETRYING, RUNNING
 from packhorse.core.outcome import Completed, Failed, Outcome, Verdict
 from packhorse.core.settings import Settings
 from packhorse.storage.memory import Memory
-from packhorse.worker.spool import Delivered, Spool, SpoolFile
+from packhorse.worker.spool import Delivery, Spool, SpoolFile
 from tests.children import PATIENCE, Parent, forked, until
 
 
@@ -60,8 +60,8 @@ def test_what_was_kept_is_delivered_once(storage: Memory, spool: Spool, clock: M
     keep(spool, "ann", Completed(done.token, '"sent"', ran=3 * SECOND))
     path = keep(spool, "bob", Failed(failed.token, FAILURE, retry_in=SECOND))
 
-    assert spool.deliver(storage) == Delivered(2, 0)
-    assert spool.deliver(storage) == Delivered(0, 0)
+    assert spool.deliver(storage) == Delivery(2, 0)
+    assert spool.deliver(storage) == Delivery(0, 0)
 
     assert (stored(storage, done.id).state, stored(storage, done.id).result) == (COMPLETED, '"sent"')
     assert stored(storage, failed.id).state is RETRYING
@@ -85,11 +85,11 @@ def test_the_file_of_a_living_worker_is_left_to_it(storage: Memory, spool: Spool
     worker = SpoolFile(path)
     assert worker.put([Completed(first.token)])
 
-    assert spool.deliver(storage) == Delivered(0, 0)
+    assert spool.deliver(storage) == Delivery(0, 0)
 
     assert worker.put([Completed(second.token)])
     worker.close()
-    assert spool.deliver(storage) == Delivered(2, 0)
+    assert spool.deliver(storage) == Delivery(2, 0)
     assert list(path.parent.iterdir()) == []
 
 
@@ -100,15 +100,15 @@ def test_what_a_killed_worker_has_kept_is_delivered_and_nothing_stays(storage: M
 
     def work(parent: Parent) -> None:
         worker = SpoolFile(path)
-        parent.say(worker.put([Completed(job.token)]))
-        parent.wait_for_nod()
+        parent.send(worker.put([Completed(job.token)]))
+        parent.wait()
         worker.close()
 
     with forked(work) as worker:
-        assert worker.hear() is True
-        assert spool.deliver(storage) == Delivered(0, 0), "it lives"
+        assert worker.receive() is True
+        assert spool.deliver(storage) == Delivery(0, 0), "it lives"
 
-    assert spool.deliver(storage) == Delivered(1, 0)
+    assert spool.deliver(storage) == Delivery(1, 0)
     assert list(path.parent.iterdir()) == []
 
 
@@ -117,7 +117,7 @@ def test_two_that_deliver_the_file_of_an_ended_worker_do_not_send_it_twice(
 ):
     job = in_state(storage, RUNNING)
     keep(spool, "ann", Completed(job.token))
-    delivered: list[Delivered] = []
+    delivered: list[Delivery] = []
     foreman = threading.Thread(target=lambda: delivered.append(spool.deliver(storage, "ann")))
     has_looked, finish, lock = threading.Event(), storage.finish, fcntl.flock
 
@@ -138,7 +138,7 @@ def test_two_that_deliver_the_file_of_an_ended_worker_do_not_send_it_twice(
     delivered.append(spool.deliver(storage))  # as another foreman that starts
     foreman.join(PATIENCE)
 
-    assert delivered == [Delivered(1, 0), Delivered(0, 0)]
+    assert delivered == [Delivery(1, 0), Delivery(0, 0)]
 
 
 def test_who_holds_the_lock_of_an_ended_worker_for_too_long_keeps_nobody_from_delivering(
@@ -146,12 +146,12 @@ def test_who_holds_the_lock_of_an_ended_worker_for_too_long_keeps_nobody_from_de
 ):
     job = in_state(storage, RUNNING)
     path = keep(spool, "ann", Completed(job.token))
-    monkeypatch.setattr("packhorse.worker.spool._WAIT_FOR_OTHERS", 0.05)
+    monkeypatch.setattr("packhorse.worker.spool._LOCK_TIMEOUT", 0.05)
 
     with path.open("rb") as inherited:  # by a process that a job has forked
         fcntl.flock(inherited, fcntl.LOCK_EX)
 
-        assert spool.deliver(storage, "ann") == Delivered(1, 0)
+        assert spool.deliver(storage, "ann") == Delivery(1, 0)
 
 
 def test_of_a_worker_that_was_killed_while_it_wrote_the_rest_is_delivered(storage: Memory, spool: Spool):
@@ -162,7 +162,7 @@ def test_of_a_worker_that_was_killed_while_it_wrote_the_rest_is_delivered(storag
     empty = path.with_name("bob.outcomes")
     empty.touch()
 
-    assert spool.deliver(storage) == Delivered(1, 0)
+    assert spool.deliver(storage) == Delivery(1, 0)
     assert [left.name for left in path.parent.iterdir()] == ["ann.broken"]
 
 
@@ -185,9 +185,9 @@ def test_what_a_worker_keeps_while_its_former_file_is_looked_at_is_not_removed(
 
     monkeypatch.setattr("os.open", slow)
 
-    assert spool.deliver(storage) == Delivered(0, 0)
+    assert spool.deliver(storage) == Delivery(0, 0)
     worker.close()
-    assert spool.deliver(storage) == Delivered(1, 0)
+    assert spool.deliver(storage) == Delivery(1, 0)
     assert stored(storage, second.id).state is COMPLETED
 
 
@@ -199,13 +199,13 @@ def test_a_file_that_is_removed_before_its_worker_locks_it_is_made_again(
 
     def slow(file: int, operation: int) -> None:
         monkeypatch.undo()
-        assert spool.deliver(storage) == Delivered(0, 0)
+        assert spool.deliver(storage) == Delivery(0, 0)
         flock(file, operation)
 
     monkeypatch.setattr("fcntl.flock", slow)
     keep(spool, "ann", Completed(job.token))
 
-    assert spool.deliver(storage) == Delivered(1, 0)
+    assert spool.deliver(storage) == Delivery(1, 0)
 
 
 def test_its_foreman_delivers_of_a_worker_that_has_ended_whatever_holds_the_lock(storage: Memory, spool: Spool):
@@ -215,7 +215,7 @@ def test_its_foreman_delivers_of_a_worker_that_has_ended_whatever_holds_the_lock
     inherited = SpoolFile(path)  # as by a process that a job has forked
     assert inherited.put([Completed(job.token)])
 
-    assert spool.deliver(storage, "ann") == Delivered(1, 0)
+    assert spool.deliver(storage, "ann") == Delivery(1, 0)
     inherited.close()
 
 
@@ -233,7 +233,7 @@ def test_more_than_the_storage_takes_in_one_call_is_delivered(
     monkeypatch.setattr(storage, "finish", counted)
     monkeypatch.setattr("packhorse.worker.spool.BATCH", 2)
 
-    assert spool.deliver(storage) == Delivered(5, 0)
+    assert spool.deliver(storage) == Delivery(5, 0)
     assert sizes == [2, 2, 1]
 
 
@@ -253,7 +253,7 @@ def test_a_write_that_fails_half_way_spoils_nothing(storage: Memory, spool: Spoo
     assert worker.put([Completed(second.token)])
     worker.close()
 
-    assert spool.deliver(storage) == Delivered(2, 0)
+    assert spool.deliver(storage) == Delivery(2, 0)
 
 
 def test_an_outcome_that_comes_too_late_harms_nobody(storage: Memory, spool: Spool):
@@ -262,7 +262,7 @@ def test_an_outcome_that_comes_too_late_harms_nobody(storage: Memory, spool: Spo
     storage.rescue_owner("ann", foreman="ann", why="silent")
     assert stored(storage, job.id).state is QUEUED
 
-    assert spool.deliver(storage) == Delivered(0, 1)
+    assert spool.deliver(storage) == Delivery(0, 1)
 
     assert stored(storage, job.id).state is QUEUED
 
@@ -280,7 +280,7 @@ def test_while_the_storage_is_away_it_stays(storage: Memory, spool: Spool, monke
             spool.deliver(storage)
 
     assert path.exists()
-    assert spool.deliver(storage) == Delivered(1, 0)
+    assert spool.deliver(storage) == Delivery(1, 0)
 
 
 def test_one_that_is_refused_costs_the_others_nothing(storage: Memory, spool: Spool, monkeypatch: pytest.MonkeyPatch):
@@ -295,7 +295,7 @@ def test_one_that_is_refused_costs_the_others_nothing(storage: Memory, spool: Sp
 
     monkeypatch.setattr(storage, "finish", picky)
 
-    assert spool.deliver(storage) == Delivered(1, 0)
+    assert spool.deliver(storage) == Delivery(1, 0)
     assert stored(storage, small.id).state is COMPLETED
 
 
@@ -315,8 +315,8 @@ def test_what_the_storage_refuses_is_put_aside(
 
     monkeypatch.setattr(storage, "finish", picky)
 
-    assert spool.deliver(storage) == Delivered(1, 0)
-    assert spool.deliver(storage) == Delivered(0, 0)
+    assert spool.deliver(storage) == Delivery(1, 0)
+    assert spool.deliver(storage) == Delivery(0, 0)
     assert stored(storage, other.id).state is COMPLETED
     assert [left.name for left in path.parent.iterdir()] == ["ann.broken"]
 
@@ -353,7 +353,7 @@ def test_a_directory_that_others_can_write_to_is_not_trusted(storage: Memory, sp
     path = keep(spool, "ann", Completed(job.token))
     path.parent.chmod(0o777)
 
-    assert spool.deliver(storage) == Delivered(0, 0)
+    assert spool.deliver(storage) == Delivery(0, 0)
     assert not SpoolFile(path).put([Completed(job.token)])
     assert stored(storage, job.id).state is RUNNING
 
@@ -375,7 +375,7 @@ def test_every_directory_that_is_made_is_of_this_user_alone(beside_others: Spool
         os.umask(umask)
 
     assert [stat.S_IMODE(each.stat().st_mode) for each in list(path.parents)[:4]] == [0o700, 0o700, 0o700, 0o1777]
-    assert beside_others.deliver(storage) == Delivered(1, 0)
+    assert beside_others.deliver(storage) == Delivery(1, 0)
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])
@@ -392,7 +392,7 @@ def test_a_directory_above_that_another_user_may_have_made_is_not_trusted(
         directory.rename(tmp_path / "elsewhere")
         directory.symlink_to(tmp_path / "elsewhere")
 
-    assert beside_others.deliver(storage) == Delivered(0, 0)
+    assert beside_others.deliver(storage) == Delivery(0, 0)
     assert not SpoolFile(path).put([Completed(job.token)])
     assert stored(storage, job.id).state is RUNNING
 
@@ -403,7 +403,7 @@ def test_a_directory_that_an_administrator_links_to_is_trusted(storage: Memory, 
     spool = Spool.of(Settings(url="redis://cache", state_dir=str(tmp_path / "state")))
     keep(spool, "ann", Completed(in_state(storage, RUNNING).token))
 
-    assert spool.deliver(storage) == Delivered(1, 0)
+    assert spool.deliver(storage) == Delivery(1, 0)
 
 
 def test_what_cannot_be_read_is_put_aside(storage: Memory, spool: Spool):
@@ -412,7 +412,7 @@ def test_what_cannot_be_read_is_put_aside(storage: Memory, spool: Spool):
     broken.write_bytes(b"{half of")
     keep(spool, "bob", Completed(job.token))
 
-    assert spool.deliver(storage) == Delivered(1, 0)
+    assert spool.deliver(storage) == Delivery(1, 0)
     assert [path.name for path in broken.parent.iterdir()] == ["ann.broken"]
 
 
@@ -442,7 +442,7 @@ def test_of_what_is_in_memory_nothing_is_kept(storage: Memory):
     spool = Spool.of(Settings(url="memory://"))
 
     assert spool.path_of("ann") is None
-    assert spool.deliver(storage) == Delivered(0, 0)
+    assert spool.deliver(storage) == Delivery(0, 0)
 
 
 @pytest.mark.parametrize("name", ["STATE_DIRECTORY", "XDG_STATE_HOME"])

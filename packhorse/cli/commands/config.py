@@ -53,36 +53,26 @@ def _source_style(text: str) -> str | None:
     return "dim" if text == "default" else "cyan"
 
 
-_SHELLS = {
+_SETUP = {
     "bash": 'add to ~/.bashrc:  eval "$(packhorse completion bash)"',
     "zsh": 'add to ~/.zshrc:  eval "$(packhorse completion zsh)"',
     "fish": "write to a file:  packhorse completion fish > ~/.config/fish/completions/packhorse.fish",
-    "powershell": "add to $PROFILE:  packhorse completion powershell | Out-String | Invoke-Expression",
 }
 
 
 @command("completion", "packhorse completion bash", 'eval "$(packhorse completion zsh)"')
-@click.argument("shell", type=click.Choice(list(_SHELLS)))
+@click.argument("shell", type=click.Choice(list(_SETUP)))
 def completion(context: CommandContext, shell: str) -> None:
-    """Print a script for this shell. With it, the Tab key offers commands, options, and what the storage knows: jobs,
-    queues, tasks, schedules, workers."""
-    from click.shell_completion import FishComplete, ShellComplete, ZshComplete
+    """Print the completion script for this shell. With it, the Tab key offers commands, options, and names from the
+    storage: jobs, queues, tasks, schedules, workers."""
+    from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
-    from packhorse.cli.bash import WholeWordsComplete
-    from packhorse.cli.powershell import PowerShellComplete
-
-    kinds: dict[str, type[ShellComplete]] = {
-        "bash": WholeWordsComplete,
-        "zsh": ZshComplete,
-        "fish": FishComplete,
-        "powershell": PowerShellComplete,
-    }
-    kind = kinds[shell]
-    # Not its own `source`: that of bash asks for the version of the bash that is installed here.
-    script = ShellComplete.source(kind(click.Command("packhorse"), {}, "packhorse", "_PACKHORSE_COMPLETE"))
+    kinds: dict[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
+    # The base class's `source`: that of bash also checks the version of bash on this machine.
+    script = ShellComplete.source(kinds[shell](click.Command("packhorse"), {}, "packhorse", "_PACKHORSE_COMPLETE"))
     if context.as_json:
         context.print_json({"shell": shell, "script": script})
         return
     say(script)
     if sys.stdout.isatty():
-        context.note(paint(_SHELLS[shell], "dim", err=True))
+        context.note(paint(_SETUP[shell], "dim", err=True))

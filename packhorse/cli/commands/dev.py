@@ -71,13 +71,13 @@ def _dev(
         max(logging.WARNING, logging.getLogger("packhorse").getEffectiveLevel())
     )  # jobs say more than these
     # It gives up until the next save, which may mend it.
-    foreman = make_foreman(app, settings, target, {**options, "tell_jobs": True}, signals, is_dev=True)
+    foreman = make_foreman(app, settings, target, {**options, "log_jobs": True}, signals, is_dev=True)
     tell_start(app, settings, target, options["log_format"], options.get("queues"))
     if options["log_format"] == "text":
         say("Workers are replaced when a Python file here is saved.", err=True)
         _tell_how_to_begin(app)
     over = threading.Event()
-    watch = threading.Thread(target=_watch, args=(Path.cwd(), seen, foreman.ask_to_restart, over), daemon=True)
+    watch = threading.Thread(target=_watch, args=(Path.cwd(), seen, foreman.request_restart, over), daemon=True)
     watch.start()
     web = web_beside(settings, web_options, quiet=context.quiet) if web_options else contextlib.nullcontext()
     try:

@@ -27,13 +27,14 @@ from packhorse.core.event import Subject
 from packhorse.core.job import HELD, WAITING, Job, State
 from packhorse.core.version import __version__
 from packhorse.monitor.filters import usable_filters
-from packhorse.monitor.health import Finding, look, overdue
+from packhorse.monitor.health import Facts, Finding, overdue, probe
+from packhorse.monitor.health import Verdict as Health
 from packhorse.monitor.liveness import IdleReason, idle_foremen, idle_text, is_alive, resume_command
 from packhorse.monitor.local_liveness import ForemanStatus, local_foremen
 from packhorse.monitor.schedules import describe_schedule, late_by
 from packhorse.monitor.text import count_text, held_back_text, pause_text, share_text, size_text, span_text
 from packhorse.storage import BATCH, Storage
-from packhorse.storage.broken import is_broken
+from packhorse.storage.broken_records import is_broken
 from packhorse.storage.records import Filter, WorkerInfo
 from packhorse.storage.transfer import Stage, closed
 
@@ -465,8 +466,8 @@ def waits(patient: Patient) -> Iterator[Symptom]:
 
 
 def due(patient: Patient) -> Iterator[Symptom]:
-    finding = overdue(patient.storage, patient.snapshot.now, MINUTE)
-    if finding.is_well:
+    finding = overdue(patient.storage, Facts(patient.storage, patient.snapshot.lease, max_age=MINUTE))
+    if finding.is_ok:
         yield well("due", finding.sentence)
     else:
         yield wrong("due", finding.sentence, "a foreman does the chores that bring it in line: packhorse work")
@@ -603,32 +604,32 @@ def check(context: CommandContext, max_age: int, is_local: bool) -> int:
     --local asks for the foreman of this user on this machine alone, as a container's health check does: neither the
     storage nor other machines nor queues are looked at."""
     findings = list(_look_here() if is_local else _look_at_storage(context, max_age))
-    is_healthy = all(finding.is_well for finding in findings)
+    is_healthy = all(finding.is_ok for finding in findings)
     if context.as_json:
-        checks = [{"name": name, "ok": is_well, "sentence": text} for name, is_well, text in findings]
+        checks = [{"name": finding.name, "ok": finding.is_ok, "sentence": finding.sentence} for finding in findings]
         context.print_json({"healthy": is_healthy, "checks": checks})
     else:
         for finding in findings:
-            if not (finding.is_well and context.quiet):
+            if not (finding.is_ok and context.quiet):
                 _show_check(finding)
     return ExitCode.OK if is_healthy else ExitCode.UNHEALTHY
 
 
 def _show_check(finding: Finding) -> None:
-    word = paint("ok ", "green") if finding.is_well else paint("bad", "red")
+    word = paint("ok ", "green") if finding.is_ok else paint("bad", "red")
     say(f"{word}  {masked(escape(finding.sentence))}")
 
 
 def _look_here() -> Iterator[Finding]:
     signs = local_foremen()
     if not signs:
-        yield Finding("foreman", False, "no foreman of this user runs on this machine, or in this container")
+        yield Finding("foreman", Health.BAD, "no foreman of this user runs on this machine, or in this container")
     for sign in signs:
         name = f"the foreman with process number {sign.pid}"
         if sign.is_stuck:
-            yield Finding("foreman", False, f"{name} has been stuck for {sign.age():.0f} s")
+            yield Finding("foreman", Health.BAD, f"{name} has been stuck for {sign.age():.0f} s")
         else:
-            yield Finding("foreman", True, f"{name} is alive; {_storage_words(sign)}")
+            yield Finding("foreman", Health.OK, f"{name} is alive; {_storage_words(sign)}")
 
 
 def _storage_words(sign: ForemanStatus) -> str:
@@ -645,6 +646,6 @@ def _look_at_storage(context: CommandContext, max_age: int) -> Iterator[Finding]
         storage = context.storage
     except CommandError as error:
         why = f" ({error.why})" if error.why else ""
-        yield Finding("storage", False, f"{error.what}{why}")
+        yield Finding("storage", Health.BAD, f"{error.what}{why}")
         return
-    yield from look(storage, context.settings.lease, max_age)
+    yield from probe(storage, context.settings.lease, max_age)

@@ -50,7 +50,7 @@ from packhorse.monitor.text import (
     state_text,
 )
 from packhorse.storage.contract import BATCH
-from packhorse.storage.listing import BY_DUE_TIME, LATEST_FINISHED, NEWEST, decode_cursor, is_tallied, order_for
+from packhorse.storage.queries import BY_DUE_TIME, LATEST_FINISHED, NEWEST, decode_cursor, is_tallied, order_for
 from packhorse.storage.records import BY_AGE, Filter
 
 _ROWS = 50

@@ -39,7 +39,7 @@ from packhorse.monitor.text import count_text
 from packhorse.storage import open_storage
 from packhorse.storage.transfer import closed
 from packhorse.worker.logging import LOG_FORMATS, formatter_of
-from packhorse.worker.resident import can_be_known
+from packhorse.worker.processes import can_measure_memory
 
 log = logging.getLogger("packhorse")
 
@@ -191,7 +191,7 @@ def make_foreman(
         if options.get(name) is not None
         for word in (f"--{name.replace('_', '-')}", str(options[name]))
     ]
-    arguments += [f"--{name.replace('_', '-')}" for name in ("burst", "tell_jobs") if options.get(name)]
+    arguments += [f"--{name.replace('_', '-')}" for name in ("burst", "log_jobs") if options.get(name)]
     _warn_of_limits(app, options)
 
     order = settings.chosen_order
@@ -234,7 +234,7 @@ def _warn_of_limits(app: Packhorse, options: dict[str, Any]) -> None:
     """Where it cannot be known how much memory a process holds, limits of it do nothing, which nobody would notice."""
     limited = [f"memory_limit of {task.name}" for task in app.registry if task.options.memory_limit is not None]
     limited += ["--max-rss"] if options.get("max_rss") is not None else []
-    if limited and not can_be_known():
+    if limited and not can_measure_memory():
         log.warning(
             "%s does not tell how much memory a process holds, so this has no effect here: %s",
             *(platform.system(), ", ".join(limited)),

@@ -1,5 +1,5 @@
-"""Chores: upkeep on a timer. Every foreman does all of them; each step is one atomic call of the storage, so any number
-of foremen may do them at once, and none is needed for correctness."""
+"""Chores: upkeep on a timer. Every foreman does all of them; each step is one atomic operation of the storage, so any
+number of foremen may do them concurrently, and none is needed for correctness."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from packhorse.storage import Storage
 __all__ = ["Chore", "EndWorker", "StuckJobs", "TrustedTime", "all_chores"]
 
 
-def _nobody(overrun: Overrun) -> bool:
+def _not_ours(overrun: Overrun) -> bool:
     return False
 
 
@@ -31,14 +31,14 @@ def all_chores(
     settings: Settings,
     trusted_time: TrustedTime,
     end_workers: Callable[[Collection[str]], None] = lambda owners: None,
-    end_worker: EndWorker = _nobody,
+    end_worker: EndWorker = _not_ours,
     frozen_workers: Callable[[], Collection[str]] = lambda: (),
     stuck_jobs: StuckJobs = dict,
 ) -> list[Chore]:
-    """Everything that a foreman does on a timer; `trusted_time` says whether it may believe the clock, and so that who
-    seems silent is. `end_workers` ends those of this machine that lose their jobs to others, of which `frozen_workers`
-    tells those that a signal has stopped; `end_worker` ends one of this foreman's that does not end a job in time, and
-    `stuck_jobs` tells what runs in those that cannot."""
+    """The chores of a foreman. `trusted_time` returns the storage's time, or None if the foreman must not act on it.
+    `end_workers` kills workers of this machine that lose their jobs to others, and `frozen_workers` lists those that a
+    signal has stopped. `end_worker` ends a worker of this foreman with an overrun job, and `stuck_jobs` lists the jobs
+    of stuck workers."""
     return [
         Promote(storage),
         TickSchedules(storage),

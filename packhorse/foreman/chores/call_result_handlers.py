@@ -1,10 +1,9 @@
-"""Tell results: jobs that have ended in no worker of ours are told to one, which calls the users' result handlers.
+"""Has a worker call the users' result handlers for jobs that ended in no worker of ours.
 
-A worker calls them itself for the jobs that it has run. Jobs that were aborted or expired while they waited, that a
-foreign worker has ended, or whose worker has died for good, end without one. Of the foremen of one app that live, one
-tells of them: the teller. It follows the events, and writes down after telling how far it has come, as an event of its
-own: a mark. The next teller of the app goes on from the last mark, so each end is told at least once. What a teller had
-told and not yet marked when it died is told again.
+A worker calls the handlers for its own jobs. Jobs that were aborted or expired while they waited, that a foreign worker
+ended, or whose worker died for good, end without one. One living foreman of each app is the caller for these: it
+follows the events, and records its position as an event of its own after each batch. The next caller continues from the
+last recorded position, so handlers are called at least once for each end, and again for those after that position.
 """
 
 from __future__ import annotations
@@ -18,166 +17,170 @@ from packhorse.core.settings import Settings
 from packhorse.storage import Storage
 from packhorse.storage.records import TELLS_RESULTS, EventFilter, WorkerInfo
 
-Tell = Callable[[Sequence[str]], bool]
-"""Hands the ids of jobs that have ended to a worker. False: there is none at the moment."""
+CallHandlers = Callable[[Sequence[str]], bool]
+"""Passes the ids of ended jobs to a worker. Returns False if there is none now."""
 
-_AT_ONCE = 500
+_BATCH = 500
 _ENDS = frozenset({Kind.ABORTED, Kind.BROKEN})
 _COMPLETED = frozenset({Kind.COMPLETED})
 _CAME_OR_WENT = frozenset({Kind.STARTED, Kind.KILLED, Kind.DIED})
-_TOLD_TO = "results_told_to"
-"""Of a mark: the events up to which was told of jobs that came to nothing, and of completed ones."""
-_MARK_EVERY = 600 * SECOND
-_MOST_MARKS = 20_000
-"""Events of foremen among which the last mark is looked for."""
-_SEE_EVERY = 10 * SECOND
-"""How often who is there is looked at while nothing has ended. It is also how long a storage waits for a slow
-transaction before it shows the events after it: what is older can be passed over."""
+_HANDLED_TO = "results_told_to"
+"""The key of a recorded position: the events up to which jobs that failed, and completed jobs, are handled."""
+_RECORD_EVERY = 600 * SECOND
+_MAX_EVENTS = 20_000
+"""The last position is searched among so many events of foremen."""
+_CHECK_EVERY = 10 * SECOND
+"""How often the workers are read while nothing has ended. It is also how long a storage waits for a slow transaction
+before it shows later events: older events are certainly visible."""
 
 
 class CallResultHandlers:
-    """Follows the events if this foreman is the teller. `me` is its id. `now` measures how long ago something was done:
-    it demand not be exact."""
+    """Follows the events if this foreman is the caller. `me` returns its id. `now` measures time spans; it may be
+    inexact."""
 
     name = "tell_results"
     interval = 2.0
 
     def __init__(
-        self, storage: Storage, settings: Settings, me: Callable[[], str], tell: Tell, now: Now | None = None
+        self, storage: Storage, settings: Settings, me: Callable[[], str], call: CallHandlers, now: Now | None = None
     ) -> None:
         self._storage = storage
         self._lease = settings.lease
         self._me = me
-        self._tell = tell
+        self._call = call
         self._now = now or storage.approximate_now
-        self._id = ""  # under which it became the teller
-        self._after: dict[frozenset[Kind], int] = {}  # the events that were looked at, by their kinds; none: no teller
+        self._caller_id = ""  # the id under which it became the caller
+        self._after: dict[frozenset[Kind], int] = {}  # its position by kinds of events; empty if it is not the caller
         self._workers: dict[str, WorkerInfo] = {}
         self._has_foreign = False
-        self._newest = 0  # the newest event when it last looked who is there
-        self._has_told = False  # since the last mark
-        self._is_behind = False  # there was no worker to tell
-        self._ran_at = self._seen_at = self._marked_at = 0
+        self._newest = 0  # the newest event at the last read of the workers
+        self._has_called = False  # since the last recorded position
+        self._is_behind = False  # there was no worker to call the handlers
+        self._ran_at = self._checked_at = self._recorded_at = 0
 
     def run(self) -> float | None:
-        """Comes again at once if more has ended than one run tells of, and late if another one tells."""
+        """Runs again soon if more jobs have ended than one run handles, and late if another foreman is the caller."""
         now = self._now()
         was_away = not 0 <= now - self._ran_at <= self._lease
-        if was_away or self._me() != self._id:
-            self._after = {}  # it may have been taken for dead, and another one have told since
+        if was_away or self._me() != self._caller_id:
+            self._after = {}  # it may have counted as dead, and another foreman may have become the caller
         passed = 0
-        if not self._after or not 0 <= now - self._seen_at < _SEE_EVERY:
-            if not self._is_teller():
-                return _SEE_EVERY / SECOND
-            passed = self._review(now)
-        is_more = self._look(passed)
-        self._ran_at = now  # not if it could not reach the storage, which others may have reached
+        if not self._after or not 0 <= now - self._checked_at < _CHECK_EVERY:
+            if not self._is_caller():
+                return _CHECK_EVERY / SECOND
+            passed = self._check_workers(now)
+        is_more = self._handle_all(passed)
+        self._ran_at = now  # not after an error: other foremen may have reached the storage
         return 0.05 if is_more else None
 
-    def _look(self, passed: int) -> bool:
-        """Tell of what has ended. If that was all, the events until `passed` demand not be read again. True: there is
-        more."""
+    def _handle_all(self, passed: int) -> bool:
+        """Handle the jobs that have ended. If those were all, the events until `passed` need not be read again. Return
+        whether there are more."""
         self._is_behind = is_more = False
         for kinds in (_ENDS, _COMPLETED) if self._has_foreign else (_ENDS,):
-            is_more = (bool(self._after) and self._look_at(kinds)) or is_more
+            is_more = (bool(self._after) and self._handle(kinds)) or is_more
         if not self._after:
             return False
         is_all = not is_more and not self._is_behind
         if is_all:
             self._after = {kinds: max(event, passed) for kinds, event in self._after.items()}
-        if self._has_told or (is_all and not 0 <= self._now() - self._marked_at <= _MARK_EVERY):
-            self._mark()
+        if self._has_called or (is_all and not 0 <= self._now() - self._recorded_at <= _RECORD_EVERY):
+            self._record_position()
         return is_more
 
     # --- who tells ------------------------------------------------------------------------------------------------
 
-    def _is_teller(self) -> bool:
-        """Is it this foreman that tells now? If not, it keeps no place among the events."""
+    def _is_caller(self) -> bool:
+        """Is this foreman the caller now? If not, it drops its position."""
         self._workers = {worker.id: worker for worker in self._storage.workers()}
         own = self._workers.get(self._me())
-        teller = None if own is None else teller_of(self._workers.values(), own, self._storage.now(), self._lease)
-        if teller is None or teller.id != self._me():
+        caller = None if own is None else caller_of(self._workers.values(), own, self._storage.now(), self._lease)
+        if caller is None or caller.id != self._me():
             self._after = {}
-        return teller is not None and teller.id == self._me()
+        return caller is not None and caller.id == self._me()
 
-    def _review(self, now: int) -> int:
-        """The teller begins, or looks who is there. Answers the event up to which all are visible for sure."""
-        passed, self._seen_at = self._newest, now
+    def _check_workers(self, now: int) -> int:
+        """Start as the caller, or read the workers again. Return the event up to which all events are certainly
+        visible."""
+        passed, self._checked_at = self._newest, now
         if not self._after:
             self._begin(now)
             passed = 0
         self._newest = self._last(EventFilter())
-        # Of what others complete nobody else tells; of ours there may be thousands a second, so these are not read.
+        # Only foreign workers complete jobs without calling handlers; ours may complete thousands a second, so read
+        # completed events only if there are foreign ones.
         self._has_foreign = any(map(is_foreign, self._workers.values())) or self._had_foreign()
         return passed
 
     def _had_foreign(self) -> bool:
-        """Has a foreign worker come or gone since the last job that was looked at was completed?"""
+        """Has a foreign worker started or ended since the last completed job that was read?"""
         where = EventFilter(subject=Subject.WORKER, kinds=_CAME_OR_WENT, after=self._after[_COMPLETED])
-        found = self._storage.events(where, limit=_AT_ONCE, newest_first=True)
-        return len(found) == _AT_ONCE or any(map(_is_of_foreign, found))
+        found = self._storage.events(where, limit=_BATCH, newest_first=True)
+        return len(found) == _BATCH or any(map(_is_of_foreign, found))
 
     # --- how far it has come --------------------------------------------------------------------------------------
 
     def _begin(self, now: int) -> None:
-        """Go on from the last mark of the app; the first teller ever begins with what happened since it joined."""
-        self._id = self._me()
-        self._has_told, self._marked_at = False, now
-        marked = self._last_mark()
-        if marked is None:
-            joined = self._last(EventFilter(subject=Subject.FOREMAN, kind=Kind.STARTED, owner=self._id))
+        """Continue from the last position of the app; the first caller starts with the events since it joined."""
+        self._caller_id = self._me()
+        self._has_called, self._recorded_at = False, now
+        position = self._last_position()
+        if position is None:
+            joined = self._last(EventFilter(subject=Subject.FOREMAN, kind=Kind.STARTED, owner=self._caller_id))
             self._after = {_ENDS: joined, _COMPLETED: joined}
-            self._mark()
+            self._record_position()
         else:
-            self._after = {_ENDS: marked[0], _COMPLETED: marked[1]}
+            self._after = {_ENDS: position[0], _COMPLETED: position[1]}
 
-    def _last_mark(self) -> tuple[int, int] | None:
-        """None: there is none, or none any more."""
-        app, before = app_of(self._workers[self._id]), None
-        for _ in range(_MOST_MARKS // _AT_ONCE):
-            marks = EventFilter(subject=Subject.FOREMAN, kind=Kind.STAT, before=before)
-            found = self._storage.events(marks, limit=_AT_ONCE, newest_first=True)
+    def _last_position(self) -> tuple[int, int] | None:
+        """The last recorded position, if there still is one."""
+        app, before = app_of(self._workers[self._caller_id]), None
+        for _ in range(_MAX_EVENTS // _BATCH):
+            positions = EventFilter(subject=Subject.FOREMAN, kind=Kind.STAT, before=before)
+            found = self._storage.events(positions, limit=_BATCH, newest_first=True)
             for event in found:
                 data = event.data or {}
-                if _TOLD_TO in data and data.get("target") == app:
-                    ends, completed = data[_TOLD_TO]
+                if _HANDLED_TO in data and data.get("target") == app:
+                    ends, completed = data[_HANDLED_TO]
                     return int(ends), int(completed)
-            if len(found) < _AT_ONCE:
+            if len(found) < _BATCH:
                 break
             before = found[-1].id
         return None
 
-    def _mark(self) -> None:
-        told_to = [self._after[_ENDS], self._after[_COMPLETED]]
-        self._storage.record_stat(self._id, {_TOLD_TO: told_to, "target": app_of(self._workers[self._id])})
-        self._has_told, self._marked_at = False, self._now()
+    def _record_position(self) -> None:
+        handled_to = [self._after[_ENDS], self._after[_COMPLETED]]
+        self._storage.record_stat(
+            self._caller_id, {_HANDLED_TO: handled_to, "target": app_of(self._workers[self._caller_id])}
+        )
+        self._has_called, self._recorded_at = False, self._now()
 
     def _last(self, where: EventFilter) -> int:
         return next((event.id for event in self._storage.events(where, limit=1, newest_first=True)), 0)
 
     # --- telling --------------------------------------------------------------------------------------------------
 
-    def _look_at(self, kinds: frozenset[Kind]) -> bool:
-        """Tell of the next ends of these kinds. True: there are more."""
+    def _handle(self, kinds: frozenset[Kind]) -> bool:
+        """Handle the next ends of these kinds. Return whether there are more."""
         where = EventFilter(subject=Subject.JOB, kinds=kinds, after=self._after[kinds])
-        found = self._storage.events(where, limit=_AT_ONCE)
-        if not found or not self._is_teller():
+        found = self._storage.events(where, limit=_BATCH)
+        if not found or not self._is_caller():
             return False
-        untold = self._untold(found)
-        if untold and not self._tell(untold):
+        unhandled = self._unhandled(found)
+        if unhandled and not self._call(unhandled):
             self._is_behind = True
-            return False  # a worker will be there the next time
-        self._has_told = self._has_told or bool(untold)
+            return False  # until a worker is there
+        self._has_called = self._has_called or bool(unhandled)
         self._after[kinds] = found[-1].id
-        return len(found) == _AT_ONCE
+        return len(found) == _BATCH
 
-    def _untold(self, ends: Sequence[Event]) -> list[str]:
-        """The jobs of which no worker of ours has told by itself."""
+    def _unhandled(self, ends: Sequence[Event]) -> list[str]:
+        """The jobs for which no worker of ours has called the handlers."""
         owners = {event.owner for event in ends if event.owner is not None} - self._workers.keys()
         last = {owner: self._last_of(owner) for owner in owners}
-        return [event.job_id for event in ends if event.job_id is not None and self._is_untold(event, last)]
+        return [event.job_id for event in ends if event.job_id is not None and self._is_unhandled(event, last)]
 
-    def _is_untold(self, event: Event, last: Mapping[str, Event | None]) -> bool:
+    def _is_unhandled(self, event: Event, last: Mapping[str, Event | None]) -> bool:
         """`last` has the last events of workers that are gone."""
         if event.owner is None:
             return True
@@ -187,7 +190,7 @@ class CallResultHandlers:
         end = last[event.owner]
         if end is None:
             return False
-        # Somebody else says why it ended: its worker was killed because it did not end it.
+        # With a `why`, the foreman wrote the end: it killed the worker that did not end the job.
         was_ended_for_it = "why" in (event.data or {})
         if (end.kind is Kind.DIED or was_ended_for_it) and event.kind is not Kind.COMPLETED:
             return True
@@ -198,35 +201,35 @@ class CallResultHandlers:
         return next(iter(self._storage.events(about, limit=1, newest_first=True)), None)
 
 
-def teller_of(workers: Iterable[WorkerInfo], own: WorkerInfo, now: int, lease: int) -> WorkerInfo | None:
-    """Who tells for the app of this foreman: of those that live, and have result handlers, the one that joined first.
-    One that has no worker that takes jobs could tell nobody, so it comes after those that have. None: none lives."""
+def caller_of(workers: Iterable[WorkerInfo], own: WorkerInfo, now: int, lease: int) -> WorkerInfo | None:
+    """The foreman that calls the handlers for the app of this foreman: of the living ones with result handlers, the
+    first that joined. Those without active workers come last. None if none lives."""
     able = [
         each
         for each in workers
         if each.subject is Subject.FOREMAN and app_of(each) == app_of(own) and each.is_beating(now, now, lease)
-        # One of an older program does not say: it tells of a part only, and so is never the one.
+        # Programs of an older version do not have this field, and never become the caller.
         if each.info.get(TELLS_RESULTS)
     ]
     return min(able, key=lambda each: (not _has_workers(each), each.joined_at, each.id), default=None)
 
 
 def _has_workers(foreman: WorkerInfo) -> bool:
-    """Has it a worker that is there, and one that does not just end? It does not say so with its first heartbeat."""
+    """Does it have a worker that is online, and one that stays? Its first heartbeat does not say."""
     return bool(foreman.report.get("online", True) and foreman.report.get("crew", True))
 
 
 def app_of(foreman: WorkerInfo) -> Any:
-    """By what the app of a foreman, or of a pool, is known."""
+    """Identifies the app of a foreman or of a pool."""
     return foreman.info.get("app") or foreman.info.get("target")
 
 
 def is_foreign(worker: WorkerInfo) -> bool:
-    """Is it a worker without our code, which knows of no result handlers?"""
+    """Is it a worker in another language, which has no result handlers?"""
     return worker.subject is Subject.WORKER and "python" not in worker.info
 
 
 def _is_of_foreign(event: Event) -> bool:
-    """The same for an event of a worker."""
-    told = (event.data or {}).get("object")
-    return isinstance(told, dict) and "python" not in (told.get("info") or {})
+    """Does this event of a worker show a foreign one?"""
+    record = (event.data or {}).get("object")
+    return isinstance(record, dict) and "python" not in (record.get("info") or {})

@@ -1,4 +1,4 @@
-"""What a chore is; the foreman's timer knows nothing else of them."""
+"""The protocol of a chore; the runner knows nothing else about them."""
 
 from __future__ import annotations
 
@@ -10,47 +10,47 @@ from packhorse.core.settings import Settings
 from packhorse.storage.records import PollResult
 
 TrustedTime = Callable[[], int | None]
-"""The storage's time, read a moment ago, if it can be believed: this foreman's heartbeats have been accepted for a
-whole lease without a gap, and no clock was set since. None: it cannot. Who takes away jobs or whatever seems old loads
-it on to the storage, for the clock may be set the next moment."""
+"""Returns the storage's time, read a moment ago, if this foreman's heartbeats were accepted for a whole lease without a
+gap and no clock was set since; otherwise None. Chores that rescue or remove pass the time to the storage, because a
+clock may be set at any moment."""
 
 
 EndWorker = Callable[[Overrun], bool]
-"""Ends the worker that does not end this job, and has this said of it then. False: the worker is another foreman's, or
-nobody's."""
+"""Ends the worker that does not end this job, and stores this outcome. Returns False if the worker is not this
+foreman's."""
 
 StuckJobs = Callable[[], Mapping[str, Mapping[str, int]]]
-"""Those of this foreman's workers that do not watch the time limits of their jobs any more: for each its running jobs,
-and for how many microseconds these have run."""
+"""Returns the workers of this foreman that no longer watch time limits: for each its running jobs, and for how many
+microseconds these have run."""
 
 
 class Chore(Protocol):
-    """One loop. `run` raises what the storage raises; the timer waits and goes on."""
+    """One repeated task of a foreman. `run` raises the errors of the storage; the runner logs them and continues."""
 
     @property
     def name(self) -> str:
-        """What logs call it."""
+        """Its name in logs."""
 
     @property
     def interval(self) -> float:
-        """Seconds between two runs, unless `run` says otherwise."""
+        """Seconds between two runs, unless `run` returns another pause."""
 
     def run(self) -> float | None:
-        """Do what is to be done now. Answers in how many seconds it wants to run again; None: its interval."""
+        """Do what is due. Return the seconds until the next run, or None for the interval."""
 
 
 @runtime_checkable
 class PredictableChore(Chore, Protocol):
-    """A chore whose time the storage can tell. A foreman, who looks every second, runs it just then; its interval is
-    for whatever was not foreseen."""
+    """A chore whose next run the storage can predict. The poller makes it run then; its interval covers the
+    unforeseen."""
 
-    def due_in(self, outlook: PollResult) -> int | None:
-        """Microseconds until there is something to do; None: there is nothing."""
+    def due_in(self, result: PollResult) -> int | None:
+        """Microseconds until there is something to do, or None."""
 
 
 @runtime_checkable
 class AdjustableChore(Chore, Protocol):
-    """A chore that does as the settings say, which may be read again while it is at work."""
+    """A chore that follows settings, which may be read again while it runs."""
 
     def adjust(self, settings: Settings) -> None:
-        """From its next run on, do as these say."""
+        """Follow these settings from the next run on."""

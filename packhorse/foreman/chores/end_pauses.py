@@ -1,4 +1,4 @@
-"""End pauses: a queue that was paused for a while is resumed when that is over, whether anybody looks or not."""
+"""Resumes queues whose pause is over."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from packhorse.storage.records import PollResult
 
 
 class EndPauses:
-    """The storage tells when the next pause ends; the interval is for whatever was not foreseen."""
+    """The storage predicts when the next pause ends; the interval covers the unforeseen."""
 
     name = "end_pauses"
     interval = 600.0
@@ -16,15 +16,15 @@ class EndPauses:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
-    def due_in(self, outlook: PollResult) -> int | None:
-        return outlook.resumes_in
+    def due_in(self, result: PollResult) -> int | None:
+        return result.resumes_in
 
     def run(self) -> float | None:
-        """Resume what is over. Somebody who has paused it anew meanwhile is not overruled."""
+        """Resume the queues. A queue that was paused again meanwhile stays paused."""
         now = self._storage.now()
         for queue in [queue for queue in self._storage.queues() if queue.is_over(now)]:
             try:
                 self._storage.resume(queue.name, over=True)
-            except StorageClosed:  # it is moved, and its pauses with it; the new storage ends them
+            except StorageClosed:  # the storage was moved; the new one ends its pauses
                 return None
         return None

@@ -1,10 +1,10 @@
-"""Enforce limits: a job whose time is over, and that its worker cannot or does not end, is ended here.
+"""Ends jobs that are over their time limit and that their worker cannot or does not end.
 
-A worker of ours ends its jobs itself, by the limits of its own code: what another version has announced since is none
-of its concern. Only one that is stuck cannot. Its foreman sees that, and kills it, so that nobody runs the job twice;
-nobody else ends jobs of our workers. A foreign worker may not care: of its jobs any foreman says in the storage that
-the attempt is over, and what the worker says later is stale. Jobs of others are not even read. The chore keeps still
-until the foreman is steady: after an outage workers must have had the time to tell what their jobs came to.
+A worker of ours ends its jobs itself, by the limits of its own code; what other versions announced does not matter.
+Only a stuck worker cannot. Its own foreman kills it, so that the job does not run twice; no other foreman ends its
+jobs. A foreign worker may ignore limits: any foreman records that its attempt is over, and a later outcome is stale.
+Other jobs are not even read. The chore waits for the rescue guard: after an outage, workers need time to write their
+outcomes.
 """
 
 from __future__ import annotations
@@ -30,28 +30,27 @@ from packhorse.storage import BATCH, Storage
 from packhorse.storage.records import Filter, PollResult, WorkerInfo
 
 GRACE = 5 * SECOND
-"""How long a worker has, when its own grace is over, to write down what it has ended."""
+"""How long a worker has, after its own grace, to write the outcome."""
 FOREMANS_GRACE = 10 * SECOND
-"""How much later a job is ended whose foreign worker has a foreman elsewhere, which can do more than we: it kills."""
-LOOK_EVERY = 5.0
-"""Seconds between two looks while anything runs: it may have begun since, with a shorter limit."""
+"""How much longer to wait if another foreman has the foreign worker: that one can kill it."""
+RUN_EVERY = 5.0
+"""Seconds between two reads while jobs run: a job with a shorter limit may have started."""
 
-MOST_ASKED = 20
-"""Of so many foreign workers the jobs are asked for one by one; of more, all that run are read."""
+MAX_ASKED = 20
+"""Up to so many foreign workers, read the jobs of each; with more, read all running jobs."""
 
 log = logging.getLogger("packhorse.chores")
 
 
 class Limit(NamedTuple):
-    """When the time of a job is over, and why."""
+    """When a job is over its time limit, and why."""
 
     at: int
     why: str
 
 
 class EnforceLimits:
-    """Looks at what runs in foreign and in stuck workers as long as anything does, and just when the next of it will be
-    over."""
+    """Reads the jobs of foreign and stuck workers while there are any, and runs when the next one reaches its limit."""
 
     name = "enforce_limits"
     interval = 600.0
@@ -67,22 +66,22 @@ class EnforceLimits:
         self._storage = storage
         self._lease = settings.lease
         self.adjust(settings)
-        self._steady_time = trusted_time
+        self._trusted_time = trusted_time
         self._end_worker = end_worker
         self._stuck_jobs = stuck_jobs
-        self._looked_at = float("-inf")
+        self._ran_at = float("-inf")
 
     def adjust(self, settings: Settings) -> None:
-        """Wait as long as these say before a job is ended."""
+        """Use the abort grace of these settings."""
         self._grace = settings.abort_grace + GRACE
 
-    def due_in(self, outlook: PollResult) -> int | None:
-        return round(max(0.0, self._looked_at + LOOK_EVERY - monotonic()) * SECOND) if outlook.held else None
+    def due_in(self, result: PollResult) -> int | None:
+        return round(max(0.0, self._ran_at + RUN_EVERY - monotonic()) * SECOND) if result.held else None
 
     def run(self) -> float | None:
-        """End what is over."""
-        self._looked_at = monotonic()
-        now = self._steady_time()
+        """End the jobs that are over their limits."""
+        self._ran_at = monotonic()
+        now = self._trusted_time()
         if now is None:
             return None
         stuck, workers = self._stuck_jobs(), {worker.id: worker for worker in self._storage.workers()}
@@ -100,15 +99,15 @@ class EnforceLimits:
         return None if wait is None else max(wait, SECOND) / SECOND
 
     def _in_stuck(self, stuck: Mapping[str, Mapping[str, int]], now: int) -> Iterator[Job]:
-        """What runs in stuck workers of ours. One may be stuck since before it could write down that its job runs."""
+        """The jobs in stuck workers of ours. A worker may have got stuck before it could record that its job runs."""
         for owner, runs in stuck.items():
             for job in self._find(HELD, owner):
                 if job.id in runs:
                     yield job if job.state is RUNNING else replace(job, started_at=now - runs[job.id])
 
     def _in_foreign(self, foreign: Collection[str]) -> Iterator[Job]:
-        """What runs in these workers."""
-        asked: Iterable[str | None] = foreign if len(foreign) <= MOST_ASKED else (None,)
+        """The jobs that run in these workers."""
+        asked: Iterable[str | None] = foreign if len(foreign) <= MAX_ASKED else (None,)
         for owner in asked:
             yield from (job for job in self._find(frozenset({RUNNING}), owner) if job.owner in foreign)
 
@@ -121,7 +120,7 @@ class EnforceLimits:
             yield from page.jobs
 
     def _announced(self, running: Iterable[Job]) -> dict[str, Mapping[str, Any]]:
-        """What workers have announced of the tasks of these jobs; not asked where each job has limits of its own."""
+        """The announced options of the tasks of these jobs; not read if all jobs have limits of their own."""
         if not any(left_to_task(job) for job in running):
             return {}
         return {task.name: task.options for task in self._storage.tasks()}
@@ -133,11 +132,11 @@ class EnforceLimits:
         workers: Mapping[str, WorkerInfo],
         now: int,
     ) -> list[int]:
-        """Answers in how long it is worth looking again at those that are left to another foreman."""
+        """Return the microseconds until the jobs left to other foremen must be read again."""
         left: list[int] = []
         for job, limit in over:
             held, why = stuck.get(job.owner or "", {}), f"{limit.why}, and its worker did not end it"
-            ran = 0 if job.state is RUNNING else held.get(job.id, 0)  # of others the storage knows when they began
+            ran = 0 if job.state is RUNNING else held.get(job.id, 0)  # for the others, the storage has their start
             overrun = Overrun(job.token, why, _retry_in(job), ran, max_attempts=job.max_attempts)
             if self._end_worker(overrun) or held:
                 continue
@@ -146,7 +145,7 @@ class EnforceLimits:
                 left.append(waits)
             elif self._storage.finish([overrun]) == [Verdict.ACCEPTED]:
                 log.warning(
-                    "job %s (%s) was ended, which its worker %s did not: %s", job.id, job.task, job.owner, limit.why
+                    "ended job %s (%s), because its worker %s did not: %s", job.id, job.task, job.owner, limit.why
                 )
         return left
 
@@ -157,7 +156,7 @@ class EnforceLimits:
 
 
 def limit_of(job: EffectiveJob) -> Limit | None:
-    """When the time of this running job is over; None: it has none."""
+    """The earliest limit of this running job, or None."""
     began_at = job.started_at or job.updated_at
     limits = []
     if (run := job.timeout) is not None:
@@ -170,10 +169,10 @@ def limit_of(job: EffectiveJob) -> Limit | None:
 
 
 def _retry_in(job: Job) -> int | None:
-    """Its own wait, or the usual one; only the worker knows its task's."""
+    """The job's own backoff or the default one; only the worker knows the task's."""
     if job.attempts_left <= 1:
         return None
     backoff = Backoff(type="default")
-    with suppress(BadValue):  # whatever stands in one job, the others must not go without their limits
+    with suppress(BadValue):  # an invalid job must not keep others from their limits
         backoff = Backoff.from_json(job.backoff) if job.backoff else backoff
     return backoff.wait(job.attempt)

@@ -1,11 +1,11 @@
-"""Expire: jobs that waited or lived longer than they may are aborted."""
+"""Aborts jobs that waited for longer than `expires`, or lived for longer than `total_timeout`."""
 
 from __future__ import annotations
 
 from packhorse.storage import Storage
 from packhorse.storage.records import PollResult
 
-_AT_ONCE = 500
+_BATCH = 500
 
 
 class Expire:
@@ -17,9 +17,9 @@ class Expire:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
-    def due_in(self, outlook: PollResult) -> int | None:
-        return outlook.expires_in
+    def due_in(self, result: PollResult) -> int | None:
+        return result.expires_in
 
     def run(self) -> float | None:
-        """One batch; more of them follow at once."""
-        return 0.0 if self._storage.expire(limit=_AT_ONCE) == _AT_ONCE else None
+        """Abort one batch; if it was full, run again immediately."""
+        return 0.0 if self._storage.expire(limit=_BATCH) == _BATCH else None

@@ -1,4 +1,4 @@
-"""Promote: scheduled and retrying jobs come into line when they are due, to the millisecond."""
+"""Queues scheduled and retrying jobs when they are due, to the millisecond."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from packhorse.storage.records import PollResult
 
 
 class Promote:
-    """Knows when the next job is due and asks to run just then."""
+    """Reads when the next job is due, and runs then."""
 
     name = "promote"
     interval = 60.0
@@ -16,12 +16,12 @@ class Promote:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
-    def due_in(self, outlook: PollResult) -> int | None:
-        return outlook.due_in
+    def due_in(self, result: PollResult) -> int | None:
+        return result.due_in
 
     def run(self) -> float | None:
-        """A read while nothing is due; a write only when something is. However late the next job is, it comes again
-        after its interval: it relies on nobody to tell of one that is sooner."""
+        """Reads while nothing is due, and writes only when something is. It runs at least once in its interval, in case
+        a job was enqueued that is due sooner."""
         due_in = self._storage.next_due()
         if due_in == 0:
             self._storage.promote()

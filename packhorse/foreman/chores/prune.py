@@ -1,6 +1,6 @@
-"""Prune: finished jobs, old events and silent clients go when their time to be kept is over.
+"""Removes finished jobs, old events and silent clients when their retention is over.
 
-It keeps still until the foreman is steady: by a clock that is wrong everything seems old, and would be lost for good.
+It waits for the rescue guard: by a wrong clock, everything would seem old and would be lost.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from packhorse.storage import Storage
 _LONGEST = 0.25
 """Seconds of work after which a run ends: the other chores wait for it."""
 _REST = 1.0
-"""Seconds of rest for each second of work, while more is left: half of the storage's time is everybody else's."""
+"""Seconds of rest for each second of work, so that half of the storage's time is left to others."""
 
 
 class Prune:
-    """Small steps for a bounded time, so that nobody waits long; after a rest it goes on."""
+    """Works in small steps for a bounded time, then rests, so that nothing waits for it for long."""
 
     name = "prune"
 
@@ -29,21 +29,21 @@ class Prune:
         self, storage: Storage, settings: Settings, trusted_time: TrustedTime, time: Callable[[], float] = monotonic
     ) -> None:
         self._storage = storage
-        self._steady_time = trusted_time
+        self._trusted_time = trusted_time
         self._time = time
         self.adjust(settings)
 
     def adjust(self, settings: Settings) -> None:
-        """Keep things for as long as these say."""
+        """Use the retention of these settings."""
         self._keep = retention(settings)
-        # A client that went is to be noticed soon after its time is over.
+        # Remove a silent client soon after its timeout.
         self.interval = min(max(settings.client_timeout // 3, 5 * SECOND), MINUTE) / SECOND
 
     def run(self) -> float | None:
-        """Answers how long it wants to rest, if more is left than one run removes."""
+        """Return the seconds to rest, if more is left than one run removes."""
         began = self._time()
-        while (now := self._steady_time()) is not None:
-            # By the time that was looked at: were the clock set the next moment, everything would seem old.
+        while (now := self._trusted_time()) is not None:
+            # By the trusted time: if the clock were set now, everything would seem old.
             if not self._storage.prune(self._keep, at=now).more:
                 return None
             worked = self._time() - began

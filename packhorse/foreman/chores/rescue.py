@@ -1,9 +1,9 @@
-"""Rescue: the jobs of workers that have fallen silent are taken back.
+"""Rescues the jobs of workers that have fallen silent.
 
-A foreman sees its own workers die and rescues their jobs at once; this is for those whose foreman is gone as well. It
-keeps still until the foreman is steady: after an outage everybody seems silent, and would lose all they hold. A worker
-that loses its jobs in this way may still be there, as when its foreman is frozen: on this machine it is ended, before
-anybody gets its jobs if a signal has stopped it or its foreman.
+A foreman sees its own workers die and rescues their jobs immediately; this chore is for workers whose foreman is gone
+too. It waits for the rescue guard: after an outage every worker seems silent, and would lose its jobs. A worker that
+loses its jobs this way may still exist, for example if its foreman is frozen. On this machine it is killed; if a signal
+has stopped it or its foreman, before others get its jobs.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from packhorse.storage.records import PollResult
 log = logging.getLogger("packhorse.chores")
 
 _LONGEST = 10.0
-"""Seconds between two looks while nobody holds a job. A job that seems held, by nobody, is found by them, too."""
+"""Seconds between two runs while no job is held. They also find jobs that are held by no existing worker."""
 
 
 class Rescue:
-    """What a lone foreman finds on its first round was lost before it came: the whole application had died, and those
-    jobs go first. While nobody holds a job, nobody can lose one: it looks less often then, only for those that are
-    gone and still listed."""
+    """If this is the only foreman, its first round rescues jobs that were lost before it started: the whole application
+    had died, and these jobs go first. While no job is held, it runs less often, only for dead workers that are still
+    listed."""
 
     name = "rescue"
 
@@ -44,42 +44,42 @@ class Rescue:
         self._storage = storage
         self._lease = settings.lease
         self._why = f"its worker was silent for {settings.shown('lease')}"
-        self._steady_time = trusted_time
+        self._trusted_time = trusted_time
         self._end_workers = end_workers
         self._frozen_workers = frozen_workers
         self._frozen: Collection[str] = ()
-        self._look_at = 0.0
+        self._check_frozen_at = 0.0
         self._is_first_round = True
-        self._looked_at = float("-inf")
-        # Often enough that whoever died with a whole machine is found soon after its lease, whenever that was.
-        self._look_every = min(settings.heartbeat, settings.lease / 5) / SECOND
-        self.interval = max(self._look_every, min(settings.lease * 2 / 3 / SECOND, _LONGEST))
+        self._ran_at = float("-inf")
+        # Often enough to find the workers of a dead machine soon after their lease.
+        self._run_every = min(settings.heartbeat, settings.lease / 5) / SECOND
+        self.interval = max(self._run_every, min(settings.lease * 2 / 3 / SECOND, _LONGEST))
 
-    def due_in(self, outlook: PollResult) -> int | None:
-        return round(max(0.0, self._looked_at + self._look_every - monotonic()) * SECOND) if outlook.held else None
+    def due_in(self, result: PollResult) -> int | None:
+        return round(max(0.0, self._ran_at + self._run_every - monotonic()) * SECOND) if result.held else None
 
     def run(self) -> float | None:
-        """Rescue until nothing is left, or the foreman is steady no more."""
-        self._looked_at = monotonic()
-        now = self._steady_time()
+        """Rescue until nothing is left, or the time is no longer trusted."""
+        self._ran_at = monotonic()
+        now = self._trusted_time()
         recovered = now is not None and self._is_first_round and self._is_alone(now)
         if now is not None:
             self._end_frozen(now)
         while now is not None:
-            # By the time that was looked at: the clock may have been set since, and everybody would seem silent.
+            # By the trusted time: if the clock were set now, every worker would seem silent.
             rescued = self._storage.rescue(lease=self._lease, why=self._why, recovered=recovered, at=now)
             self._is_first_round = False
             if not rescued:
                 break
             self._end_workers({job.owner for job in rescued})
             log.warning("rescued %d jobs of silent workers", len(rescued))
-            now = self._steady_time()
+            now = self._trusted_time()
         return None
 
     def _end_frozen(self, now: int) -> None:
-        """End those of this machine that are about to lose their jobs."""
-        if monotonic() >= self._look_at:  # more often than a lease ends, and not in every round: it goes through /proc
-            self._look_at = monotonic() + self._lease / SECOND / 3
+        """Kill the frozen workers of this machine that are about to lose their jobs."""
+        if monotonic() >= self._check_frozen_at:  # reading /proc is slow: three times a lease
+            self._check_frozen_at = monotonic() + self._lease / SECOND / 3
             self._frozen = self._frozen_workers()
         if self._frozen:
             workers = [each for each in self._storage.workers() if each.id in self._frozen]

@@ -1,4 +1,4 @@
-"""Roll up: the minutes of the charts are folded into hours, and the hours into days."""
+"""Rolls up the minutes of the charts into hours, and the hours into days."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from packhorse.storage import Storage
 
 
 class RollUp:
-    """Once a minute, because a minute is the finest there is to fold."""
+    """Runs once a minute, the finest resolution."""
 
     name = "roll_up"
     interval = 60.0
@@ -15,6 +15,6 @@ class RollUp:
         self._storage = storage
 
     def run(self) -> float | None:
-        """One step; what was folded is not folded again."""
+        """Roll up what is complete; each point is rolled up once."""
         self._storage.roll_up()
         return None

@@ -1,7 +1,7 @@
-"""Schedules: for every slot that is due, a job and a tick that says what became of it.
+"""Ticks schedules: enqueues a job for every slot that is due, and records a tick.
 
-Turning a schedule to its next slot is a compare-and-set of the storage, in one write with the jobs, so of many foremen
-one ticks a slot and the others are told that somebody was first. A job's id follows from schedule and slot.
+Moving a schedule to its next slot is a compare-and-set of the storage, in one write with the jobs, so only one of many
+foremen ticks a slot. A job's id is derived from schedule and slot.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from packhorse.storage import Storage
 from packhorse.storage.records import EventFilter, PollResult, ScheduleInfo, Tick
 
 MOST_SLOTS = 100
-"""The most slots that one tick makes up for, and the most that it records one by one, besides the first."""
+"""The most slots that one tick makes up for, and the most that it records besides the first."""
 ON_TIME = MINUTE
-"""A slot that is later than this is not run when `missed` is "none"."""
+"""A slot that is later than this does not run if `missed` is "none"."""
 _PUNCTUAL = 2 * SECOND
-"""A tick that is later than this asks whether the schedule was paused meanwhile."""
+"""A tick that is later than this checks whether the schedule was paused meanwhile."""
 _ALL = 1 << 31
 
 log = logging.getLogger("packhorse.chores")
 
 
 class TickSchedules:
-    """Asks to run again exactly when the next slot comes, or after its interval if that is sooner."""
+    """Runs when the next slot is due, at least once in its interval."""
 
     name = "schedules"
     interval = 60.0
@@ -40,11 +40,11 @@ class TickSchedules:
         self._storage = storage
         self._complained: set[tuple[str, str, str]] = set()
 
-    def due_in(self, outlook: PollResult) -> int | None:
-        return outlook.ticks_in
+    def due_in(self, result: PollResult) -> int | None:
+        return result.ticks_in
 
     def run(self) -> float | None:
-        """Tick every schedule that is due; one that cannot be understood here keeps none of the others waiting."""
+        """Tick every schedule that is due; an invalid schedule does not delay the others."""
         schedules = self._storage.schedules()
         if not schedules:
             return None
@@ -61,7 +61,7 @@ class TickSchedules:
         return pause if pause < self.interval else None
 
     def _tick(self, schedule: ScheduleInfo, now: int) -> int:
-        """Turn the schedule; answers its next slot."""
+        """Tick the schedule; return its next slot."""
         cron, job = cron_of(schedule), job_of(schedule, "")
         next_at = cron.next_after(now)
         slots = due_slots(cron, schedule.next_at, now)
@@ -80,7 +80,7 @@ class TickSchedules:
         return last is not None and last.state in UNFINISHED
 
     def _skipped(self, schedule: ScheduleInfo, slots: list[int], now: int) -> set[int]:
-        """The slots that somebody left out on purpose: one by one, or by a pause that is over."""
+        """The slots that operators skipped: one by one, or by a pause that is over."""
         skipped = {slot for slot in slots if slot == schedule.options.get("skip")}
         if slots[0] < now - _PUNCTUAL:
             start, end = self._last_pause(schedule.name)
@@ -107,7 +107,7 @@ def due_slots(cron: Cron, first: int, now: int) -> list[int]:
     later = cron.between(first, now, MOST_SLOTS + 1)
     span = MINUTE
     while len(later) > MOST_SLOTS:
-        # Years may have passed with a slot each second: look back from now, further and further.
+        # Years may have passed with a slot each second: look back from now, in growing spans.
         latest = cron.between(max(first, now - span), now, _ALL)
         if len(latest) >= MOST_SLOTS:
             later = latest[-MOST_SLOTS:]
@@ -118,7 +118,8 @@ def due_slots(cron: Cron, first: int, now: int) -> list[int]:
 def decide(
     schedule: ScheduleInfo, slots: list[int], now: int, skipped: set[int], *, is_busy: bool, is_unique: bool
 ) -> dict[int, str]:
-    """What becomes of each slot: enqueued, skipped or missed. `is_busy`: it may not overlap, and its last job runs."""
+    """The outcome of each slot: enqueued, skipped or missed. `is_busy`: overlap is not allowed, and its last job has
+    not ended."""
     outcomes = dict.fromkeys(slots, "missed") | dict.fromkeys(skipped, "skipped")
     wanted = [slot for slot in slots if slot not in skipped]
     match schedule.missed:
@@ -129,7 +130,7 @@ def decide(
         case _:
             wanted = wanted[-1:]
     outcomes |= dict.fromkeys(wanted, "enqueued")
-    # Several at once would overlap each other; of unique twins only one could be stored anyway.
+    # Several jobs would overlap each other; of unique ones only one can be stored.
     if schedule.overlap == "skip" or is_unique:
         outcomes |= dict.fromkeys(wanted if is_busy else wanted[:-1], "skipped")
     return outcomes

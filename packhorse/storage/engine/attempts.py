@@ -16,14 +16,12 @@ from packhorse.core.transitions import Transition
 from packhorse.storage.contract import BATCH
 from packhorse.storage.engine import maintenance
 from packhorse.storage.records import LONGEST_LINE, CheckIn, CheckInAnswer, LogKind, LogLine, WorkerInfo
-from packhorse.storage.transaction import ReservingTransaction, Transaction
+from packhorse.storage.transaction import FullTransaction, Transaction
 
 _LINES_KEPT = 1_000
 
 
-def reserve(
-    tx: ReservingTransaction, owner: str, queues: Mapping[str, int], limit: int, fair_share: FairShare
-) -> list[Job]:
+def reserve(tx: FullTransaction, owner: str, queues: Mapping[str, int], limit: int, fair_share: FairShare) -> list[Job]:
     """See `Storage.reserve`."""
     require_worker(tx, owner)
     maintenance.promote(tx, limit=100)
@@ -83,7 +81,7 @@ def release(tx: Transaction, tokens: Sequence[Token], why: str) -> list[Verdict]
     return verdicts
 
 
-def check_in(tx: Transaction, checkins: Sequence[CheckIn]) -> list[CheckInAnswer]:
+def check_in(tx: FullTransaction, checkins: Sequence[CheckIn]) -> list[CheckInAnswer]:
     jobs, answers = tx.jobs([checkin.token.job_id for checkin in checkins]), []
     for checkin in checkins:
         job = jobs.get(checkin.token.job_id)
@@ -98,7 +96,7 @@ def check_in(tx: Transaction, checkins: Sequence[CheckIn]) -> list[CheckInAnswer
     return answers
 
 
-def append_log(tx: Transaction, token: Token, lines: Sequence[LogLine], keep: int) -> Verdict:
+def append_log(tx: FullTransaction, token: Token, lines: Sequence[LogLine], keep: int) -> Verdict:
     job = tx.jobs([token.job_id]).get(token.job_id)
     if job is None or not (is_held_by(job, token) or was_ended_by(job, token)):
         return Verdict.STALE
@@ -106,7 +104,7 @@ def append_log(tx: Transaction, token: Token, lines: Sequence[LogLine], keep: in
     return Verdict.ACCEPTED
 
 
-def _add_lines(tx: Transaction, job: Job, lines: Sequence[LogLine], keep: int) -> None:
+def _add_lines(tx: FullTransaction, job: Job, lines: Sequence[LogLine], keep: int) -> None:
     present = transitions.attempt_of_lines(job)
     dated = [
         replace(line, message=line.message[:LONGEST_LINE], at=tx.now - line.ago, attempt=line.attempt or present, ago=0)

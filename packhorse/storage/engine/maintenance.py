@@ -8,7 +8,7 @@ from packhorse.core.job import FINAL, Job
 from packhorse.core.metrics import CAUSE_DAYS, FOLDS
 from packhorse.storage.engine.history import record_about
 from packhorse.storage.records import MOST_MISSED, ClientInfo, Pruned, Retention
-from packhorse.storage.transaction import Transaction
+from packhorse.storage.transaction import FullTransaction, Transaction
 
 
 def promote(tx: Transaction, limit: int) -> int:
@@ -27,7 +27,7 @@ def expire(tx: Transaction, limit: int) -> int:
     return len(expired)
 
 
-def prune(tx: Transaction, keep: Retention, limit: int, at: int | None) -> Pruned:
+def prune(tx: FullTransaction, keep: Retention, limit: int, at: int | None) -> Pruned:
     """See `Storage.prune`."""
     now = tx.now if at is None else min(at, tx.now)
     clients, more_clients = prune_clients(tx, now - keep.clients, limit)
@@ -58,7 +58,7 @@ def _by_end(job: Job) -> tuple[int, int]:
     return (job.finished_at or 0, job.seq)
 
 
-def roll_up(tx: Transaction) -> None:
+def roll_up(tx: FullTransaction) -> None:
     """See `Storage.roll_up`."""
     for level, coarser in FOLDS:
         tx.fold_measures(level, coarser, tx.now - level.keep - level.width)

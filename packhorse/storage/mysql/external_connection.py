@@ -12,7 +12,14 @@ from pymysql import converters
 from pymysql.constants import SERVER_STATUS
 from pymysql.cursors import Cursor
 
-from packhorse.storage.guest import closed, driver_connection, lost, refused, sqlalchemy_connection, telling
+from packhorse.storage.external_connection import (
+    closed,
+    driver_connection,
+    lost,
+    refused,
+    sqlalchemy_connection,
+    telling,
+)
 from packhorse.storage.mysql.connection import MySQLConnection, Result
 from packhorse.storage.mysql.literals import portable_literal, rendered
 from packhorse.storage.sql.statements import Dialect

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from packhorse.core.job import RETRYING, Job
-from packhorse.storage.listing import BY_DUE_TIME, Order, Place
+from packhorse.storage.queries import BY_DUE_TIME, Order, Place
 from packhorse.storage.records import Filter
 from packhorse.storage.sql import lists
 from packhorse.storage.sql.statements import Dialect

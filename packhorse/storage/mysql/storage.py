@@ -18,7 +18,7 @@ from packhorse.core.metrics import DAYS, HOURS, MINUTES
 from packhorse.core.outcome import Outcome, Verdict
 from packhorse.storage import transfer
 from packhorse.storage.engine import new_jobs
-from packhorse.storage.guest import elsewhere
+from packhorse.storage.external_connection import elsewhere
 from packhorse.storage.mysql import schema
 from packhorse.storage.mysql.address import Address, parse
 from packhorse.storage.mysql.connection import MySQLConnection

@@ -12,7 +12,15 @@ from typing import Any
 import psycopg
 from psycopg import pq
 
-from packhorse.storage.guest import closed, driver_connection, failed, lost, refused, sqlalchemy_connection, telling
+from packhorse.storage.external_connection import (
+    closed,
+    driver_connection,
+    failed,
+    lost,
+    refused,
+    sqlalchemy_connection,
+    telling,
+)
 from packhorse.storage.postgres.connection import PlainCursor, PostgresConnection
 from packhorse.storage.sql.statements import Dialect
 from packhorse.storage.sql.transaction import Cursor

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from packhorse.core.job import RANKS
-from packhorse.storage.listing import Place
+from packhorse.storage.queries import Place
 from packhorse.storage.sql import lists
 from packhorse.storage.sql.lists import AT_A_TIME
 

@@ -24,7 +24,7 @@ from packhorse.core.outcome import Outcome, Verdict
 from packhorse.storage import transfer
 from packhorse.storage.contract import BATCH
 from packhorse.storage.engine import new_jobs
-from packhorse.storage.guest import elsewhere
+from packhorse.storage.external_connection import elsewhere
 from packhorse.storage.postgres import schema
 from packhorse.storage.postgres.connection import PostgresConnection, can_be_stored
 from packhorse.storage.postgres.database import Database, Options

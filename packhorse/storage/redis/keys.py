@@ -1,7 +1,6 @@
-"""The names of all keys, and the small codes inside them: marks, places, letters of states.
+"""The names of all keys, and the small codes in keys and values: marks, places, letters of states.
 
-docs/decisions/0007-redis-keys.md says what lies where. All groups of operations ask here; the Lua scripts build the
-same names from the same prefix.
+docs/decisions/0007-redis-keys.md says what each key holds. The Lua scripts build the same names from the same prefix.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from packhorse.core.job import State
+from packhorse.storage.records import ClientInfo, QueueInfo, ScheduleInfo, WorkerInfo
 
 LETTERS: Final = {
     State.SCHEDULED: "s",
@@ -20,12 +20,14 @@ LETTERS: Final = {
     State.DEAD: "d",
     State.ABORTED: "a",
 }
-"""A state, as it is written in heads and tallies."""
+"""States, as heads and tallies write them."""
 STATES: Final = {letter: state for state, letter in LETTERS.items()}
+PAUSED: Final = 1 << 13
+"""The bit of a queue's entry in `open` for a paused queue."""
 
 
 def mark(seq: int, job_id: str) -> bytes:
-    """The member of a set that is sorted by time: among equal times it sorts by `seq`."""
+    """The member of a set that is sorted by time. Members with equal times are sorted by `seq`."""
     return seq.to_bytes(8, "big") + job_id.encode()
 
 
@@ -34,7 +36,7 @@ def id_of(mark: bytes) -> str:
 
 
 def place(queue: str, task: str) -> str:
-    """Where jobs of this queue and task are counted. No names can forge another's place."""
+    """Where jobs of this queue and task are counted. No other names have the same place."""
     return f"{len(queue) if queue.isascii() else len(queue.encode())}:{queue}{task}"
 
 
@@ -89,6 +91,14 @@ class Keys:
         self.meta = f"{prefix}meta"
         self.move = f"{prefix}move"
         self.order = f"{prefix}order"
+
+    def records(self, kind: type[QueueInfo | ScheduleInfo | WorkerInfo | ClientInfo]) -> str:
+        """The hash that holds the records of this kind."""
+        if kind is QueueInfo:
+            return self.queues
+        if kind is ScheduleInfo:
+            return self.schedules
+        return self.workers if kind is WorkerInfo else self.clients
 
     def head(self, job_id: str) -> str:
         return f"{self.prefix}j:{job_id}"

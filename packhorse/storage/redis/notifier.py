@@ -104,7 +104,7 @@ class Notifier:
 
     def reserved(self, got: int, limit: int, queues: Iterable[str] = ()) -> None:
         """Called after each reserve. A worker that got nothing passes its token on: it was for another. A worker that
-        got all it asked for is busy from now on, and must not take tokens away from idle ones."""
+        got as many as it wanted is busy from now on, and must not take tokens away from idle ones."""
         hops = self._hops.pop(frozenset(queues), 0) or self._hops.pop(_ANY, 0) if self._hops else 0
         if got == 0 and hops > 1:
             self._notify(hops - 1)
@@ -116,8 +116,8 @@ class Notifier:
             self._server.run("notify", f"{hops}:{self._me}")
 
     def _stop_blocking(self) -> None:
-        """End the commands that still block at the server for this process. A token that came meanwhile goes on to
-        another."""
+        """End the commands that still block at the server for this process. A token that came meanwhile is passed
+        on to another."""
         with self._lock:
             blocked = [waiter for waiter in self._free if waiter.blocked_until is not None]
             self._free = [waiter for waiter in self._free if waiter.blocked_until is None]

@@ -1,211 +1,82 @@
-"""What is remembered: events, log lines, failures, and the numbers behind the charts.
+"""Queues, tasks, workers, clients, schedules and ticks: what is stored of them, to and from the contract's records.
 
-Everything is read in parts: what one script answers is bounded, however much there is.
+A garbled record is read as far as possible.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from packhorse.core.event import Event, Kind, Subject
-from packhorse.core.metrics import CAUSE_DAYS, FOLDS
-from packhorse.storage.records import EventFilter, FailureGroup, LogLine, Point, Span, log_kind
-from packhorse.storage.redis import keys, rows
-from packhorse.storage.redis.keeper import Keeper
-from packhorse.storage.redis.transaction import Transaction
-
-_NEWEST: Final = 1 << 53
-_FEWEST_ENTRIES, _MOST_ENTRIES = 16, 200
-_LINES_AT_ONCE: Final = 1_000
-_FAILURES_AT_ONCE: Final = 500
-_BUCKETS_AT_ONCE: Final = 500
-
-_line = msgspec.msgpack.Decoder(tuple[int, int, int, str, str]).decode
+from packhorse.storage.broken_records import facts_in, record_in
+from packhorse.storage.records import ClientInfo, QueueInfo, ScheduleInfo, TaskInfo, Tick, WorkerInfo
+from packhorse.storage.redis.rows import to_json
 
 
-class Records(Keeper):
-    # --- events -----------------------------------------------------------------------------------------------------
-
-    def events(self, where: EventFilter, *, limit: int = 100, newest_first: bool = False) -> list[Event]:
-        fitting = (event for event in self._walk_events(where, limit, newest_first) if _fits(event, where))
-        return list(itertools.islice(fitting, max(limit, 0)))
-
-    def _walk_events(self, where: EventFilter, limit: int, newest_first: bool) -> Iterator[Event]:
-        """The events that may fit, one entry of the stream after the other."""
-        which, name = _source(where)
-        way, number = ("down", _highest(where)) if newest_first else ("from", _lowest(where))
-        needles = [value.encode() for value in (where.job_id, where.kind, where.queue, where.owner) if value]
-        kinds = [kind.encode() for kind in where.kinds]
-        most = min(max(limit // 8, _FEWEST_ENTRIES), _MOST_ENTRIES)
-        while True:
-            floor, holes, last, *told = self._server.run("events", which, name, way, number, most)
-            gone = {int(hole) for hole in holes}
-            for entry, at, packed in zip(*[iter(told)] * 3, strict=True):
-                if all(needle in packed for needle in needles) and _may_have(packed, kinds):
-                    events = rows.events_of(int(entry), int(at), packed)
-                    kept = [one for one in events if one.id > int(floor) and one.id not in gone]
-                    yield from reversed(kept) if newest_first else kept
-            if not last or not _lowest(where) <= int(last) <= _highest(where):
-                return
-            way, number = ("down", int(last) - 1) if newest_first else ("behind", int(last))
-            most = min(2 * most, _MOST_ENTRIES)
-
-    # --- log lines --------------------------------------------------------------------------------------------------
-
-    def log_lines(self, job_id: str, *, after: int = 0, limit: int = 1_000) -> list[LogLine]:
-        found: list[LogLine] = []
-        while len(found) < limit:
-            most = min(limit - len(found), _LINES_AT_ONCE)
-            told = self._server.run("log_lines", job_id, after, most)
-            found += [_log_line(packed) for packed in told]
-            if len(told) < most or found[-1].id <= after:
-                break
-            after = found[-1].id
-        return found
-
-    # --- failures ---------------------------------------------------------------------------------------------------
-
-    def failures(self, *, limit: int = 50, span: Span | None = None) -> list[FailureGroup]:
-        found: list[FailureGroup] = []
-        while len(found) < limit:
-            most = min(limit - len(found), _FAILURES_AT_ONCE)
-            told = self._server.run("failures", len(found), most)
-            found += [failure_in(one) for one in told]
-            if len(told) < most:
-                break
-        return found if span is None or not found else self._with_counts(found, span)
-
-    def _with_counts(self, found: list[FailureGroup], span: Span) -> list[FailureGroup]:
-        counts: dict[str, dict[int, int]] = {group.cause: {} for group in found}
-        start = span.level.start_of(self.now() - span.length)
-        for at, told in self._buckets(span.cause_levels, start):
-            point = span.level.start_of(at)
-            for field, amount in zip(told[::2], told[1::2], strict=True):
-                its = counts.get(keys.names_of(field.partition(b":")[2])[0])
-                if its is not None:
-                    its[point] = its.get(point, 0) + int(amount)
-        return [replace(group, counts=dict(sorted(counts[group.cause].items()))) for group in found]
-
-    def silence_failure(
-        self, cause: str, duration: int | None, *, version: str | None = None, by: str | None = None
-    ) -> bool:
-        def work(tx: Transaction) -> bool:
-            key = self._keys.failure(cause)
-            task = tx.field(key, "task")
-            if task is None:
-                return False
-            is_over = duration is None and version is None
-            if not is_over or tx.field(key, "silenced_until") or tx.field(key, "silenced_version"):
-                kind = Kind.UNSILENCED if is_over else Kind.SILENCED
-                facts: dict[str, Any] = {"task": task.decode(), "duration": duration, "version": version, "by": by}
-                tx.record_about(Subject.FAILURE, kind, queue=cause, **facts)
-            tx.put_field(key, "silenced_until", None if duration is None else str(tx.now + duration))
-            tx.put_field(key, "silenced_by", None if is_over else by)
-            tx.put_field(key, "silenced_version", version)
-            return True
-
-        return self._change("silence_failure", work)
-
-    def _prune_records(self, before: int, limit: int) -> None:
-        """Ticks, failures and calls that have replaced another job's, when they are older than events are kept."""
-        most = self._server.address.events
-        while self._server.run("prune_records", before, limit, -before, _FAILURES_AT_ONCE, most) == _FAILURES_AT_ONCE:
-            limit = 0
-
-    # --- charts -----------------------------------------------------------------------------------------------------
-
-    def series(self, span: Span, *, queue: str | None = None, task: str | None = None) -> list[Point]:
-        points: dict[tuple[int, bytes], dict[str, int]] = {}
-        start = span.level.start_of(self.now() - span.length)
-        for at, told in self._buckets(span.levels, start):
-            point = span.level.start_of(at)
-            for field, amount in zip(told[::2], told[1::2], strict=True):
-                counted, _, place = field.partition(b":")
-                values = points.setdefault((point, place), {})
-                name = counted.decode()
-                values[name] = values.get(name, 0) + int(amount)
-        found = (Point(at, *keys.names_of(place), values) for (at, place), values in points.items())
-        meant = [one for one in found if queue in (None, one.queue) and task in (None, one.task)]
-        return sorted(meant, key=lambda one: (one.at, one.queue, one.task))
-
-    def totals(self) -> dict[str, int]:
-        (told,) = self._server.send("totals", ("HGETALL", self._keys.total))
-        return {name.decode(): int(amount) for name, amount in zip(told[::2], told[1::2], strict=True)}
-
-    def _buckets(self, levels: list[str], start: int) -> Iterator[tuple[int, list[bytes]]]:
-        """When each bucket from `start` on begins; and in turn what is counted, with its place, and how much."""
-        seen = 0
-        while True:
-            buckets = self._server.run("series", start, seen, _BUCKETS_AT_ONCE, *levels)
-            for at, told in buckets:
-                yield int(at), told
-            seen += len(buckets)
-            if len(buckets) < _BUCKETS_AT_ONCE:
-                return
-
-    def roll_up(self) -> None:
-        now = self.now()
-        asked: list[str | int] = []
-        for level, coarser in FOLDS:
-            asked += [level.name, now - level.keep - level.width, coarser.name, coarser.width]
-        asked += [CAUSE_DAYS.name, now - CAUSE_DAYS.keep - CAUSE_DAYS.width, "", 1]  # into nothing
-        while self._server.run("roll_up", _BUCKETS_AT_ONCE, *asked) == _BUCKETS_AT_ONCE:
-            pass
+def pairs(reply: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """The fields and values of a hash, or the members and scores of a sorted set, as the server replies them."""
+    return zip(reply[::2], reply[1::2], strict=True)
 
 
-def _source(where: EventFilter) -> tuple[str, str]:
-    """The shortest index in which all events lie that fit."""
-    if where.job_id is not None:
-        return "job", where.job_id
-    if where.subject not in (None, Subject.JOB):
-        return "subject", str(where.subject)
-    return "all", ""
+def _moment(score: bytes | None) -> int:
+    return 0 if score is None else int(float(score))
 
 
-def _lowest(where: EventFilter) -> int:
-    return 0 if where.after is None else max(0, min(where.after + 1, _NEWEST))
+# --- tasks and queues -------------------------------------------------------------------------------------------------
 
 
-def _highest(where: EventFilter) -> int:
-    return _NEWEST if where.before is None else max(0, min(where.before - 1, _NEWEST))
-
-
-def _log_line(packed: bytes) -> LogLine:
+def task_in(name: str, packed: bytes) -> TaskInfo:
     try:
-        number, at, attempt, kind, message = _line(packed)
-    except msgspec.MsgspecError:  # somebody has garbled it
-        return LogLine(f"(a line that cannot be read: {packed[:100]!r})")
-    return LogLine(message, log_kind(kind), at, attempt, number)
+        return TaskInfo(name, *msgspec.json.decode(packed, type=tuple[str, dict[str, Any], int | None]))
+    except msgspec.MsgspecError:
+        return TaskInfo(name, name, facts_in(packed))
 
 
-def failure_in(told: Sequence[bytes]) -> FailureGroup:
-    """A failure as `lua/failures.lua` tells it."""
-    cause, task, pattern, place, *numbers, job_id, until, by, first, last, silenced = (word.decode() for word in told)
-    number, first_at, last_at = map(int, numbers)
-    about = (cause, task, pattern, place or None, number, first_at, last_at, job_id)
-    return FailureGroup(
-        *about, int(until) if until else None, by or None, first or None, last or None, silenced or None
-    )
+def packed_task(task: TaskInfo) -> str:
+    return to_json([task.queue, task.options, task.announced_at])
 
 
-def _may_have(packed: bytes, kinds: Sequence[bytes]) -> bool:
-    """Can an entry have events of one of these kinds?"""
-    return not kinds or any(kind in packed for kind in kinds)
+def queue_in(name: str, pause: bytes | None, end: bytes | None) -> QueueInfo:
+    """A queue without its counts. The end may be that of an earlier pause."""
+    if not pause:
+        return QueueInfo(name)
+    try:
+        at, by, why = msgspec.json.decode(pause, type=tuple[int, str | None, str | None])
+        began, until = map(int, end.split()) if end else (None, None)
+    except (msgspec.MsgspecError, ValueError):  # it is paused, and can be resumed
+        return QueueInfo(name, paused_at=0)
+    return QueueInfo(name, {}, at, by, why, until if began == at else None)
 
 
-def _fits(event: Event, where: EventFilter) -> bool:
-    return (
-        where.job_id in (None, event.job_id)
-        and where.subject in (None, event.subject)
-        and where.kind in (None, event.kind)
-        and (not where.kinds or event.kind in where.kinds)
-        and where.queue in (None, event.queue)
-        and where.owner in (None, event.owner)
-        and (where.after is None or event.id > where.after)
-        and (where.before is None or event.id < where.before)
-    )
+def packed_pause(queue: QueueInfo) -> str:
+    return to_json([queue.paused_at, queue.paused_by, queue.paused_why]) if queue.is_paused else ""
+
+
+def packed_pause_end(queue: QueueInfo) -> str | None:
+    return None if queue.paused_until is None else f"{queue.paused_at} {queue.paused_until}"
+
+
+# --- workers and clients ----------------------------------------------------------------------------------------------
+
+
+def worker_in(owner: str, packed: bytes, beat: bytes | None, report: bytes = b"{}") -> WorkerInfo:
+    return replace(record_in(WorkerInfo, packed, id=owner), beat_at=_moment(beat), report=facts_in(report))
+
+
+def client_in(client: str, packed: bytes, beat: bytes | None, subscriptions: int = 0) -> ClientInfo:
+    return replace(record_in(ClientInfo, packed, id=client), beat_at=_moment(beat), subscriptions=subscriptions)
+
+
+# --- schedules --------------------------------------------------------------------------------------------------------
+
+
+def schedule_in(name: str, packed: bytes) -> ScheduleInfo:
+    return record_in(ScheduleInfo, packed, name=name)
+
+
+def tick_in(packed: bytes) -> Tick:
+    """A tick as it is stored among those of its schedule."""
+    return record_in(Tick, packed.partition(b":")[2])

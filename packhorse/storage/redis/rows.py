@@ -1,13 +1,14 @@
 """Heads, bodies and event entries: what is stored of a job and of an event, to and from `Job` and `Event`.
 
-The head is what changes about a job, packed so that scripts can read it without a parser; the body is what its client
-asked for. docs/decisions/0007-redis-keys.md has the layout, `lua/parts/head.lua` the scripts' side of it.
+The head is what changes about a job, packed so that scripts can read it without a parser. The body is what its client
+requested, and does not change. docs/decisions/0007-redis-keys.md has the layout; `lua/parts/head.lua` reads it, too.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -15,14 +16,14 @@ from msgspec.structs import replace
 
 from packhorse.core.event import Event, Subject, kind_of, subject_of
 from packhorse.core.job import FINAL, HELD, Job, NewJob, Reason, Token
-from packhorse.storage.broken import facts_in, mended_job
+from packhorse.storage.broken_records import facts_in, mended_job
 from packhorse.storage.records import AbortRequest
 from packhorse.storage.redis.keys import LETTERS, STATES, names_of, place
 
 ODD, HAS_RESULT, SUBSCRIBED, PERSISTENT = 1, 2, 4, 8
-"""Flags of a head. ODD: whoever takes or completes the job has to look into `cold`."""
+"""Flags of a head. ODD: a script that takes or completes the job has to read `cold`."""
 EVENTS_AT_ONCE: Final = 50
-"""How many events, of a transaction, share an entry of the stream."""
+"""Events of a transaction that share an entry of the stream, at most."""
 
 _FRONT = struct.Struct(">BBIIQQQH")  # state, flags, fence, attempts, updated_at, queued_at, started_at, length of owner
 _SEQ = struct.Struct(">QI")  # seq, length of result
@@ -50,7 +51,7 @@ _NOT_ODD: Final = frozenset((*_COUNTERS, "due_at", "first_queued_at", "finished_
 
 
 class Body(msgspec.Struct, frozen=True, array_like=True):
-    """What a client asked for."""
+    """What a client requested."""
 
     task: str
     queue: str
@@ -69,59 +70,30 @@ class Body(msgspec.Struct, frozen=True, array_like=True):
 
 
 _body = msgspec.msgpack.Decoder(Body).decode
+_NAMES: Final = Body.__struct_fields__
+_KEY_AT: Final = _NAMES.index("unique_key")
+_BODY_FIELDS: Final = attrgetter(*_NAMES)
+_BEFORE_KEY: Final = attrgetter(*_NAMES[:_KEY_AT])
+_AFTER_KEY: Final = attrgetter(*_NAMES[_KEY_AT + 1 :])
 
 
 # --- bodies ---------------------------------------------------------------------------------------------------------
 
 
 def body_of(job: Job) -> bytes:
-    return _encode(
-        (
-            job.task,
-            job.queue,
-            job.args,
-            job.max_attempts,
-            job.max_halts,
-            job.timeout,
-            job.idle_timeout,
-            job.expires,
-            job.total_timeout,
-            job.unique_key,
-            job.created_by,
-            job.schedule,
-            job.backoff,
-            job.meta,
-        )
-    )
+    return _encode(_BODY_FIELDS(job))
 
 
 def body_of_new(new: NewJob) -> bytes:
     """The body of a job without a unique key."""
-    return _encode(
-        (
-            new.task,
-            new.queue,
-            new.args,
-            new.max_attempts,
-            new.max_halts,
-            new.timeout,
-            new.idle_timeout,
-            new.expires,
-            new.total_timeout,
-            None,
-            new.created_by,
-            new.schedule,
-            new.backoff,
-            new.meta,
-        )
-    )
+    return _encode((*_BEFORE_KEY(new), None, *_AFTER_KEY(new)))
 
 
 # --- heads ----------------------------------------------------------------------------------------------------------
 
 
 class Marks(NamedTuple):
-    """What a head says beside the job itself."""
+    """What a head says besides the job itself."""
 
     is_subscribed: bool = False
     entries: bytes = b""  # of the event stream, 8 bytes each, oldest first
@@ -168,8 +140,8 @@ def head_of(job: Job, marks: Marks) -> bytes:
 
 
 def _cold(job: Job, is_held: bool) -> dict[str, Any]:
-    """What most jobs do not have, and what is not as it would be concluded. There a None is written as False: in the
-    hands of a script a nil would vanish."""
+    """The fields that most jobs do not have, and those that differ from what `job_of` derives. A None is written as
+    False, because a nil vanishes from a Lua table."""
     cold: dict[str, Any] = {}
     for name in _RARE:
         value = getattr(job, name)
@@ -186,12 +158,12 @@ def _cold(job: Job, is_held: bool) -> dict[str, Any]:
     if is_held and job.last_owner is not None:
         cold["last_owner"] = job.last_owner
     if job.total_timeout is not None:
-        cold["total_timeout"] = job.total_timeout  # of the body; the script that reserves needs it, too
+        cold["total_timeout"] = job.total_timeout  # in the body, too; the script that reserves needs it here
     return cold
 
 
 def marks_of(head: bytes) -> Marks:
-    """What this head says beside the job; nothing, if it cannot be read."""
+    """What this head says besides the job; nothing if it cannot be read."""
     try:
         entries = head[_ends_of(head)[1] :]
         return Marks(bool(head[1] & SUBSCRIBED), entries[: len(entries) // 8 * 8])
@@ -200,7 +172,7 @@ def marks_of(head: bytes) -> Marks:
 
 
 def stop_of(job_id: str, owner: str, head: bytes | None) -> AbortRequest | None:
-    """What the worker that holds this job has to be told: somebody asked that it stop. None: that cannot be read."""
+    """The request that this held job stop. None: it cannot be read."""
     try:
         assert head is not None
         start, end = _ends_of(head)
@@ -238,19 +210,19 @@ def job_of(job_id: str, head: bytes, body: bytes) -> Job:
         position += length
         created_at, priority, rank, length = _BIRTH.unpack_from(head, position)
         state = _STATE_OF_BYTE[letter]
-        asked = _body(body)
+        call = _body(body)
         is_held = letter == 114 or letter == 120
         queued_at = queued_at or None
         job = Job(
-            job_id, seq, asked.task, asked.queue, asked.args, state, priority, rank, created_at, updated_at,
+            job_id, seq, call.task, call.queue, call.args, state, priority, rank, created_at, updated_at,
             None, queued_at, queued_at, started_at or None,  # due_at, queued_at, first_queued_at, started_at
             None, updated_at if state in FINAL else None,  # ran_until, finished_at
             owner if is_held else None, None if is_held else owner,  # owner, last_owner
             fence, attempts, 0, 0, 0, 0,  # failures, halts, losses, snoozes
-            asked.max_attempts, asked.max_halts, asked.timeout, asked.idle_timeout, asked.expires, asked.total_timeout,
+            call.max_attempts, call.max_halts, call.timeout, call.idle_timeout, call.expires, call.total_timeout,
             None, None, None, None, None, None,  # expire_at, abort_at, abort_reason, reason, error, cause
             result, None, None, None, None,  # progress, progress_text, checkin, checkin_at
-            asked.unique_key, flags >= PERSISTENT, asked.created_by, asked.schedule, asked.backoff, asked.meta,
+            call.unique_key, flags >= PERSISTENT, call.created_by, call.schedule, call.backoff, call.meta,
         )  # fmt: skip
         return _with_cold(job, _decode(head[position + 14 : position + 14 + length])) if length else job
     except _UNREADABLE as error:
@@ -291,7 +263,7 @@ def _head_fields(head: bytes) -> dict[str, Any]:
     }
     position = 36 + length
     length = _LENGTH.unpack_from(head, position)[0]
-    raw["queue"], raw["task"] = names_of(head[position + 2 : position + 2 + length])  # where it is listed and counted
+    raw["queue"], raw["task"] = names_of(head[position + 2 : position + 2 + length])  # in lists and counts
     position += 2 + length
     raw["seq"], length = _SEQ.unpack_from(head, position)
     raw["created_at"], raw["priority"], raw["rank"], _ = _BIRTH.unpack_from(head, position + _SEQ.size + length)
@@ -301,7 +273,7 @@ def _head_fields(head: bytes) -> dict[str, Any]:
 
 
 def _with_cold(job: Job, cold: dict[str, Any]) -> Job:
-    """The job with what `_cold` has written of it."""
+    """The job with the fields that `_cold` has written."""
     for name, value in cold.items():
         if type(value) not in _COLD_TYPES.get(name, _ANY_COLD):
             raise TypeError(f"{name} is {value!r}")
@@ -321,7 +293,7 @@ def _with_cold(job: Job, cold: dict[str, Any]) -> Job:
 
 
 def entry_of(events: Sequence[Event], at: int) -> bytes:
-    """The columns of an entry that holds these events and is itself of the time `at`."""
+    """The columns of an entry with these events; the time of the entry is `at`."""
     columns = (
         [event.job_id for event in events],
         [event.kind.value for event in events],
@@ -337,18 +309,18 @@ def entry_of(events: Sequence[Event], at: int) -> bytes:
 
 
 def added_entry(new: NewJob) -> bytes:
-    """The columns of an entry that tells of one new job, which is due at once."""
+    """The columns of an entry for one new job that is due immediately."""
     return _encode((1, new.id, "added", "queued", None, new.queue, None, None, None, None))
 
 
 def _shortened(column: list[Any]) -> Any:
-    """One value, where all are the same."""
+    """One value, if all are equal."""
     first = column[0]
     return first if all(value == first for value in column) else column
 
 
 def events_of(number: int, at: int, packed: bytes) -> list[Event]:
-    """The events of the entry `<number>-0`. Of one that cannot be read, one of a kind that nobody knows."""
+    """The events of the entry `<number>-0`. One event of the kind `unreadable`, if it cannot be read."""
     try:
         return _events_of(number, at, packed)
     except _UNREADABLE:
@@ -356,9 +328,9 @@ def events_of(number: int, at: int, packed: bytes) -> list[Event]:
 
 
 def _events_of(number: int, at: int, packed: bytes) -> list[Event]:
-    told = _decode(packed)
+    groups = _decode(packed)
     events: list[Event] = []
-    for count, *columns in told if isinstance(told[0], list) else [told]:
+    for count, *columns in groups if isinstance(groups[0], list) else [groups]:
         wide = [column if isinstance(column, list) else [column] * count for column in columns]
         first = number + len(events)
         events += [_event(first + index, at, *values) for index, values in enumerate(zip(*wide, strict=True))]

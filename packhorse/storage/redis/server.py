@@ -17,7 +17,7 @@ from typing import Any, Final
 from packhorse.core import clock
 from packhorse.core.errors import SchemaTooNew, StorageError, StorageUnavailable
 from packhorse.storage.fork_hook import reset_after_fork
-from packhorse.storage.meter import Meter
+from packhorse.storage.metrics import CallMetrics
 from packhorse.storage.redis.address import Address, Node, format_nodes
 from packhorse.storage.redis.connection import Connection, ConnectionLost, ErrorReply, Word
 from packhorse.storage.redis.driver_errors import TOO_OLD, Remedy, classify, storage_error
@@ -46,7 +46,7 @@ class Server:
     ) -> None:
         self.address = address
         self.prefix = address.key_prefix
-        self.meter = Meter()
+        self.meter = CallMetrics()
         self.losses = 0  # how often a connection failed
         self._now = now
         self._on_connect = on_connect

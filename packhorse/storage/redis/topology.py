@@ -16,7 +16,7 @@ from packhorse.storage.redis.address import Address, Node, format_nodes
 from packhorse.storage.redis.connection import Connection, ConnectionLost, ErrorReply
 
 _SLOTS = 16_384
-_QUERY_TIMEOUT = 1.0  # seconds for one sentinel or node to answer, before the next is asked
+_QUERY_TIMEOUT = 1.0  # seconds for one sentinel or node to answer, before the next is tried
 _CHECK_INTERVAL = 1.0  # seconds between two checks of which master the sentinels name
 
 

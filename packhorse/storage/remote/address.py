@@ -1,8 +1,7 @@
-"""The address of a manager: the Packhorse whose web answers for the jobs, and the token by which it knows us.
+"""The address of a manager: a Packhorse with a web server, and the token by which it knows us.
 
-http://localhost:5040                       a manager on this machine, which asks for no token
-https://farm:TOKEN@jobs.example.com/queue   a token with the role work, and a web that is mounted at /queue
-"""
+http://localhost:5040                       a manager on this machine, which needs no token
+https://farm:TOKEN@jobs.example.com/queue   a token with the role work, and a web mounted at /queue"""
 
 from __future__ import annotations
 
@@ -18,26 +17,26 @@ _SHAPE = "write http://localhost:5040, or https://name:TOKEN@host"
 
 
 class Address(NamedTuple):
-    """All that a URL says."""
+    """The parts of the URL."""
 
     is_encrypted: bool
     host: str
     port: int
-    path: str  # below which the web is mounted; without a slash at its end
+    path: str  # where the web is mounted; without a slash at its end
     token: str | None
-    ca: str | None  # a file of certificates that we trust; None: those that the system trusts
+    ca: str | None  # a file of trusted certificates; None: those of the system
     connections: int
     timeout: float  # seconds to connect, and to wait for an answer
     patience: float  # seconds to try again when the manager is away
 
     @classmethod
     def parse(cls, url: str) -> Address:
-        """Raises `BadURL`, whose text never holds a token."""
+        """Raises `BadURL`, whose text never contains the token."""
         parts, port = _split(url)
         options = _options(url, parts.query)
         token = unquote(parts.password) if parts.password else None
         if token is not None and not (token.isascii() and token.isprintable()):
-            raise _complaint(url, "the token has characters that no token has")
+            raise _complaint(url, "the token has characters that tokens do not have")
         if "ca" in options and parts.scheme == "http":
             raise _complaint(url, "ca= is for TLS", "write https://…")
         return cls(

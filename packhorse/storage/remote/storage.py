@@ -1,10 +1,9 @@
-"""The remote storage: every call of the contract is a question to a manager, `POST /api/v1/work/<call>`.
+"""The remote storage: every operation is a call to a manager, `POST /api/v1/work/<call>`.
 
-A manager is any Packhorse whose web is up. What it answers is what its own storage answers, so a worker, a client or a
-command that is given `http://…` behaves as on the manager's machine. Here is only what the way adds: tokens, links that
-break, and managers that are away. A question that may have been heard is asked again only if repeating it is harmless;
-else `StorageUnavailable` says that nobody knows, as the contract has it.
-"""
+A manager is any Packhorse with a running web server. It answers what its own storage answers, so a worker, a client or
+a command with `http://…` behaves as on the manager's machine. Here is only what the network adds: tokens, connections
+that break, and managers that are away. A call that may have arrived is repeated only if that is harmless; otherwise
+`StorageUnavailable` says that its result is unknown."""
 
 from __future__ import annotations
 
@@ -24,57 +23,57 @@ from packhorse.storage.contract import Storage
 from packhorse.storage.pool import Pool
 from packhorse.storage.records import Health, OperationSums
 from packhorse.storage.remote.address import Address
-from packhorse.storage.remote.bell import Bell
-from packhorse.storage.remote.link import Link, Reply, Unanswered
-from packhorse.storage.wire import QUESTIONS, WIRE, Greeting, Question, Refusal, error_of
+from packhorse.storage.remote.connection import NoAnswer, RemoteConnection, Reply
+from packhorse.storage.remote.notifier import RemoteNotifier
+from packhorse.storage.rpc import CALLS, RPC_VERSION, Greeting, Refusal, RemoteCall, error_of
 
 PATH = "/api/v1/work"
 
 _NOT_TWICE = frozenset(
     {
-        "append_log", "check_in", "record_stat", "record_deed",  # would be written down twice
-        "reserve", "finish_and_reserve",  # the worker looks for what a lost answer has brought
+        "append_log", "check_in", "record_stat", "record_deed",  # would be recorded twice
+        "reserve", "finish_and_reserve",  # the worker looks for jobs of a lost answer
         "pause", "resume", "pause_schedule", "remove_schedule", "silence_failure", "leave_client",  # "was so already"
         "abort", "force_start", "set_priority", "set_queue", "retry", "delete", "acknowledge", "order", "tick",
         "set_move", "load",
     }
 )  # fmt: skip
-"""Questions that are not asked again when the manager may have heard them: the second answer would be another."""
+"""Calls that are not repeated when the manager may have received them: the second answer would differ."""
 
 _AWAY = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)
-"""What a proxy says in the place of a manager that is away."""
+"""Status codes of a proxy whose manager is away."""
 _ASTRAY = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.TOO_MANY_REQUESTS)
-"""What it may say, too, in words of its own: it has lost sight of the manager, or has enough of us."""
+"""Status codes that a proxy may also send then."""
 
 S = TypeVar("S", bound=Storage)
 
 
-def _asking_every_question(cls: type[S]) -> type[S]:
-    """Gives a storage the calls that it has no words of its own for."""
+def _with_every_call(cls: type[S]) -> type[S]:
+    """Give the class a method for every call that it does not define itself."""
 
-    def asking(question: Question) -> Callable[..., Any]:
-        def ask(self: Remote, *args: Any, **kwargs: Any) -> Any:
-            return self._ask(question, args, kwargs)
+    def method_for(call: RemoteCall) -> Callable[..., Any]:
+        def run(self: Remote, *args: Any, **kwargs: Any) -> Any:
+            return self._call(call, args, kwargs)
 
-        ask.__name__, ask.__doc__ = question.operation, getattr(Storage, question.operation).__doc__
-        return ask
+        run.__name__, run.__doc__ = call.operation, getattr(Storage, call.operation).__doc__
+        return run
 
-    for question in QUESTIONS.values():
-        name = question.operation
+    for call in CALLS.values():
+        name = call.operation
         if name not in vars(cls):
-            call = asking(question)
-            setattr(cls, name, checked(name, call, getattr(Storage, name)) if name in WRITES else call)
+            method = method_for(call)
+            setattr(cls, name, checked(name, method, getattr(Storage, name)) if name in WRITES else method)
     return update_abstractmethods(cls)
 
 
-@_asking_every_question
+@_with_every_call
 class Remote(Storage):
-    """The jobs of a manager."""
+    """The storage of a manager."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        self._is_known = False  # that a manager is there
-        self._bell = Bell(self._sleep)
+        self._is_known = False  # whether a manager has answered before
+        self._notifier = RemoteNotifier(self._wait_there)
         self._pool = Pool(
             address.shown,
             address.connections,
@@ -86,7 +85,7 @@ class Remote(Storage):
 
     @classmethod
     def from_url(cls, url: str, *, now: clock.Now | None = None) -> Remote:
-        """The manager at this address. Its clock is its own: `now` is for storages that have one."""
+        """The manager at this address. It has its own clock: `now` is ignored."""
         return cls(Address.parse(url))
 
     # --- life -----------------------------------------------------------------------------------------------------
@@ -98,9 +97,9 @@ class Remote(Storage):
         return self._pool.meter.sums()
 
     def health(self) -> Health:
-        """The manager's storage as it is, by the way that leads there: its latency and connections are ours."""
+        """The state of the manager's storage; latency and connections are those of this process."""
         began = time.perf_counter()
-        found: Health = self._ask(QUESTIONS["health"], (), {})
+        found: Health = self._call(CALLS["health"], (), {})
         latency = round((time.perf_counter() - began) * clock.SECOND)
         opened, in_use = self._pool.connections()
         return msgspec.structs.replace(
@@ -117,65 +116,71 @@ class Remote(Storage):
     # --- wake-up --------------------------------------------------------------------------------------------------
 
     def wait(self, timeout: float, queues: Sequence[str] = ()) -> bool:
-        return self._bell.wait(timeout, queues)
+        return self._notifier.wait(timeout, queues)
 
     def interrupt(self) -> None:
-        self._bell.interrupt()
+        self._notifier.interrupt()
 
-    def _sleep(self, timeout: float, queues: Sequence[str], heard: int) -> bool:
-        question = QUESTIONS["wait"]
-        with self._pool.lent() as link, self._bell.lying_on(link, heard) as may_sleep:
-            if not may_sleep:
+    def _wait_there(self, timeout: float, queues: Sequence[str], heard: int) -> bool:
+        call = CALLS["wait"]
+        with self._pool.lent() as connection, self._notifier.waiting_on(connection, heard) as may_wait:
+            if not may_wait:
                 return True
-            reply = self._put(link, question, (timeout, queues), {}, longer=timeout)
-            return bool(self._answer(question, reply, (), {}))
+            reply = self._send(connection, call, (timeout, queues), {}, longer=timeout)
+            return bool(self._answer(call, reply, (), {}))
 
-    # --- asking ---------------------------------------------------------------------------------------------------
+    # --- calls ----------------------------------------------------------------------------------------------------
 
-    def _ask(self, question: Question, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The manager's answer, asked for again, as long as we are patient, where that is harmless."""
+    def _call(self, call: RemoteCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The manager's answer. Repeats the call within our patience, where that is harmless."""
         deadline = time.monotonic() + self._address.patience
         pause = 0.02
         while True:
             try:
-                return self._ask_once(question, args, kwargs)
-            except Unanswered as error:
-                if question.name in _NOT_TWICE or time.monotonic() + pause > deadline:
+                return self._call_once(call, args, kwargs)
+            except NoAnswer as error:
+                if call.name in _NOT_TWICE or time.monotonic() + pause > deadline:
                     what = f"the manager at {self._address.shown} did not answer"
                     raise StorageUnavailable(what, why=str(error), hint="is `packhorse web` up there?") from error
             time.sleep(random.uniform(0.5, 1.5) * pause)
             pause = min(pause * 2, 0.5)
 
-    def _ask_once(self, question: Question, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call_once(self, call: RemoteCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         began = time.perf_counter()
-        with self._pool.lent() as link:
-            lent = time.perf_counter()
-            reply = self._put(link, question, args, kwargs)
-            self._pool.meter.record(question.name, lent - began, time.perf_counter() - lent)
-            return self._answer(question, reply, args, kwargs)
+        with self._pool.lent() as connection:
+            lent_at = time.perf_counter()
+            reply = self._send(connection, call, args, kwargs)
+            self._pool.meter.record(call.name, lent_at - began, time.perf_counter() - lent_at)
+            return self._answer(call, reply, args, kwargs)
 
-    def _put(
-        self, link: Link, question: Question, args: tuple[Any, ...], kwargs: dict[str, Any], *, longer: float = 0
+    def _send(
+        self,
+        connection: RemoteConnection,
+        call: RemoteCall,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        longer: float = 0,
     ) -> Reply:
-        return link.ask("POST", f"{PATH}/{question.name}", question.asked(args, kwargs), longer=longer)
+        return connection.ask("POST", f"{PATH}/{call.name}", call.encode_arguments(args, kwargs), longer=longer)
 
-    def _answer(self, question: Question, reply: Reply, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _answer(self, call: RemoteCall, reply: Reply, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if reply.status != HTTPStatus.OK:
             raise self._refused(reply)
         try:
-            return question.answered(reply.body, args, kwargs)
+            return call.decode_answer(reply.body, args, kwargs)
         except msgspec.DecodeError as error:
             raise StorageUnavailable(
-                f"what the manager at {self._address.shown} answers is not understood",
+                f"the answer of the manager at {self._address.shown} cannot be read",
                 why=str(error),
                 hint="is it of a newer version, or is something else at this address?",
             ) from error
 
-    # --- the way there --------------------------------------------------------------------------------------------
+    # --- connecting -----------------------------------------------------------------------------------------------
 
-    def _connect(self) -> Link:
+    def _connect(self) -> RemoteConnection:
         try:
-            return Link(self._address)
+            return RemoteConnection(self._address)
         except OSError as error:
             raise StorageUnavailable(
                 f"cannot reach the manager at {self._address.shown}",
@@ -183,16 +188,16 @@ class Remote(Storage):
                 hint="start `packhorse web` or `packhorse up` there, or look at the address",
             ) from error
 
-    def _greet(self, link: Link) -> None:
-        """Before the first question: is this a manager, may we ask it, and does it know our questions?"""
-        reply = link.ask("GET", PATH)
+    def _greet(self, connection: RemoteConnection) -> None:
+        """Before the first call: check that this is a manager, that we may call it, and that it knows our calls."""
+        reply = connection.ask("GET", PATH)
         if reply.status != HTTPStatus.OK:
             raise self._refused(reply)
         try:
             greeting = msgspec.json.decode(reply.body, type=Greeting)
         except msgspec.DecodeError:
             raise self._stranger() from None
-        if greeting.wire < WIRE:
+        if greeting.wire < RPC_VERSION:
             raise SchemaTooNew(
                 f"the manager at {self._address.shown} is of an older version, {greeting.version}",
                 hint="bring the manager up to date first, then its workers",
@@ -201,14 +206,14 @@ class Remote(Storage):
         self._is_known = True
 
     def _refused(self, reply: Reply) -> Exception:
-        """The error that this reply is."""
+        """The error in this reply."""
         if self._is_known and reply.status in _ASTRAY and _title(reply.body) is None:
-            return Unanswered(f"HTTP {reply.status}")
+            return NoAnswer(f"HTTP {reply.status}")
         if reply.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS):
-            what = f"the manager at {self._address.shown} wants a token that it knows"
+            what = f"the manager at {self._address.shown} needs a token"
             if self._address.token is not None and reply.status == HTTPStatus.UNAUTHORIZED:
                 what = f"the manager at {self._address.shown} does not know this token"
-                return NotSignedIn(what, hint="write one that it knows into the address: name:TOKEN@host")
+                return NotSignedIn(what, hint="write one of its tokens into the address: name:TOKEN@host")
             hint = "write it into the address, before the host: name:TOKEN@host"
             return NotSignedIn(what, why=_title(reply.body), hint=hint)
         try:
@@ -219,20 +224,20 @@ class Remote(Storage):
             return NotAllowed(
                 f"the manager at {self._address.shown} does not allow this",
                 why=_title(reply.body),
-                hint="workers and the command line need a token with the role work there, and for some deeds admin",
+                hint="workers and the command line need a token with the role work there; some actions need admin",
             )
         if reply.status in _AWAY:
-            return Unanswered(f"HTTP {reply.status}")
+            return NoAnswer(f"HTTP {reply.status}")
         if reply.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-            what = f"so much at once does not get through to the manager at {self._address.shown}"
-            return BadValue(what, why=_title(reply.body) or f"HTTP {reply.status}", hint="let its proxy take more")
+            what = f"this call is too large for the way to the manager at {self._address.shown}"
+            return BadValue(what, why=_title(reply.body) or f"HTTP {reply.status}", hint="let its proxy accept more")
         if reply.status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
             return self._stranger()
         what = f"the manager at {self._address.shown} could not answer"
         return StorageUnavailable(what, why=_title(reply.body) or f"HTTP {reply.status}")
 
     def _stranger(self) -> BadURL:
-        what = f"{self._address.shown} is no Packhorse that has jobs for workers"
+        what = f"there is no Packhorse for workers at {self._address.shown}"
         return BadURL(what, hint="give the address at which `packhorse web` shows its pages")
 
 
@@ -241,7 +246,7 @@ class _Problem(msgspec.Struct):
 
 
 def _title(body: bytes) -> str | None:
-    """What the web says is wrong."""
+    """The problem that the web names."""
     try:
         return msgspec.json.decode(body, type=_Problem).title or None
     except msgspec.DecodeError:

@@ -11,9 +11,9 @@ from itertools import islice
 from typing import Any
 
 from packhorse.core.job import HELD, RANK_FORCED, RANKS, RETRYING, Job, Reason
-from packhorse.storage import listing
-from packhorse.storage.argument import LONGEST, is_argued, traces_of
-from packhorse.storage.listing import BY_DUE_TIME, FEW_QUEUES, IN_LINE, LATEST_FINISHED, NEWEST, Narrowed, Order, Place
+from packhorse.storage import queries
+from packhorse.storage.argument_filter import LONGEST, arguments_match, traces_of
+from packhorse.storage.queries import BY_DUE_TIME, FEW_QUEUES, IN_LINE, LATEST_FINISHED, NEWEST, Narrowed, Order, Place
 from packhorse.storage.records import Count, Filter, Page, Tally
 from packhorse.storage.sql.rows import job_of, to_json
 from packhorse.storage.sql.statements import Dialect
@@ -57,8 +57,8 @@ class JobLists:
         self._index_type = index
 
     def find(self, where: Filter, cursor: str | None, limit: int) -> Page:
-        order = listing.order_for(where)
-        after = listing.decode_cursor(cursor, order)
+        order = queries.order_for(where)
+        after = queries.decode_cursor(cursor, order)
 
         def work(connection: SQLConnection) -> Page:
             found: list[Job] = []
@@ -69,22 +69,22 @@ class JobLists:
             if (few := index.few_that_may_fit(near, order, number)) is not None:
                 rest = [place for place in index.in_order(order, near, few) if after is None or place > after]
                 found = sorted(index.fitting(near, rest[:limit], limit), key=order.place)
-                return Page(found, listing.encode_cursor(order, rest[limit - 1]) if len(rest) > limit else None)
+                return Page(found, queries.encode_cursor(order, rest[limit - 1]) if len(rest) > limit else None)
             walk = index.walk(order, near, after)
             at_a_time = min(AT_A_TIME, max(limit * 2, 100))
             while places := list(islice(walk, at_a_time)):
                 looked_at += len(places)
                 found += sorted(index.fitting(near, places, limit + 1 - len(found)), key=order.place)
                 if len(found) > limit:
-                    return Page(found[:limit], listing.encode_cursor(order, order.place(found[limit - 1])))
+                    return Page(found[:limit], queries.encode_cursor(order, order.place(found[limit - 1])))
                 if index.is_past(near, order, places[-1]):
                     return Page(found)
-                if after is None and len(found) == number and listing.is_tallied(where):
+                if after is None and len(found) == number and queries.is_tallied(where):
                     if index.narrowed(where, order).number == number:  # none has come or gone meanwhile
                         return Page(found)
                     number = None
                 if looked_at >= AT_MOST or (looked_at >= _AT_LEAST and time.monotonic() > ends_at):
-                    return Page(found, listing.encode_cursor(order, places[-1]))
+                    return Page(found, queries.encode_cursor(order, places[-1]))
                 at_a_time = AT_A_TIME  # few fit
             return Page(found)
 
@@ -102,20 +102,20 @@ class JobLists:
         return self._db.read_with("find", work)
 
     def count(self, where: Filter, cap: int, tallies: Callable[[], list[Tally]]) -> Count:
-        if listing.is_tallied(where):
-            return Count(listing.sum_tallies(where, tallies()))
+        if queries.is_tallied(where):
+            return Count(queries.sum_tallies(where, tallies()))
 
         def work(connection: SQLConnection) -> Count:
             number = looked_at = 0
             ends_at = time.monotonic() + self.patience
             index = self._index(connection)
-            order = listing.order_for(where) if where.cause is None else NEWEST
+            order = queries.order_for(where) if where.cause is None else NEWEST
             near, tallied = index.narrowed(where, order)
             if (few := index.few_that_may_fit(near, order, tallied)) is not None:
                 number = index.number_fitting(near, few)
                 return Count(min(number, cap), exact=number <= cap)
             walk = index.walk(order, near, None)
-            most = AT_MOST if listing.is_dear(near) else max(_COUNTED_FOR_EACH * AT_MOST, cap)
+            most = AT_MOST if queries.is_expensive(near) else max(_COUNTED_FOR_EACH * AT_MOST, cap)
             while places := list(islice(walk, 2_000)):
                 number += index.number_fitting(near, places)
                 looked_at += len(places)
@@ -148,12 +148,12 @@ class Index:
 
     def narrowed(self, where: Filter, order: Order) -> Narrowed:
         """The same jobs, in the queues that the tallies know them to be in."""
-        if not listing.is_narrowed(where, order):
+        if not queries.is_narrowed(where, order):
             return Narrowed(where)
-        condition, values = self._conditions(listing.tallied_part(where))
+        condition, values = self._conditions(queries.tallied_part(where))
         sql = f"SELECT queue, sum(number) FROM ({self._sql['all_tallies']}) AS tally WHERE {condition}"
         rows = self._execute(self._dialect.say(f"{sql} GROUP BY queue"), values).fetchall()
-        return listing.narrow(where, {queue: int(number) for queue, number in rows})
+        return queries.narrow(where, {queue: int(number) for queue, number in rows})
 
     def few_that_may_fit(self, where: Filter, order: Order, number: int | None) -> list[Place] | None:
         """All jobs among which those that fit are, if they are few; None: they are many, or nobody knows."""
@@ -216,14 +216,14 @@ class Index:
 
     def _queues_of(self, rank: int, where: Filter) -> list[str]:
         rows = self._execute(self._sql["lines_of_rank"], (rank, "", HIGHEST)).fetchall()
-        return [row[0] for row in rows if listing.is_one_of(row[0], where.queues)]
+        return [row[0] for row in rows if queries.is_one_of(row[0], where.queues)]
 
     def _queues_meant(self, where: Filter) -> list[str] | None:
         """The queues in which the jobs are, if they are few; None: they may be in any."""
-        if (named := listing.queues_named(where)) is not None or not where.queues:
+        if (named := queries.queues_named(where)) is not None or not where.queues:
             return named
         rows = self._execute(self._dialect.say(f"SELECT name FROM {self._dialect.prefix}queue")).fetchall()
-        names = sorted(row[0] for row in rows if listing.is_one_of(row[0], where.queues))
+        names = sorted(row[0] for row in rows if queries.is_one_of(row[0], where.queues))
         return names if len(names) <= FEW_QUEUES else None
 
     def _walk_finished(self, state: str, after: Place | None) -> Iterator[Place]:
@@ -252,7 +252,7 @@ class Index:
         it itself: `CLOCK_SLACK` says what may come behind it."""
         if moment is None:
             return HIGHEST
-        too_young = moment + listing.CLOCK_SLACK
+        too_young = moment + queries.CLOCK_SLACK
         (high, created_at), end = self._edge("<=", HIGHEST, "DESC"), HIGHEST
         if created_at < too_young:
             return end
@@ -335,12 +335,12 @@ class Index:
         if where.created_from is None:
             return False
         if order is LATEST_FINISHED:
-            return listing.ended_before(where, place)
+            return queries.ended_before(where, place)
         if order is not NEWEST:
             return False
         sql = self._dialect.say(f"SELECT created_at FROM {self._jobs} WHERE seq = ?")
         row = self._execute(sql, (-place[0],)).fetchone()
-        return row is not None and row[0] < where.created_from - listing.CLOCK_SLACK
+        return row is not None and row[0] < where.created_from - queries.CLOCK_SLACK
 
     # --- filtering ------------------------------------------------------------------------------------------------
 
@@ -375,7 +375,7 @@ class Index:
     def _with_arguments(self, where: Filter, places: list[Place]) -> list[Place]:
         """Those whose arguments are as asked. Every database has its own ways with JSON, so only its text is read."""
         rows = self._ask(f"seq, {self._dialect.args}", where, places) if places else []
-        return [(seq,) for seq, args in rows if is_argued(args, where.args)]
+        return [(seq,) for seq, args in rows if arguments_match(args, where.args)]
 
     def _ask(self, columns: str, where: Filter, places: list[Place]) -> list[Any]:
         condition, values = self._conditions(where)

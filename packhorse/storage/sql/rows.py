@@ -13,7 +13,7 @@ from msgspec.structs import astuple
 from packhorse.core.errors import BadValue
 from packhorse.core.event import Event, kind_of, subject_of
 from packhorse.core.job import Job, Reason, State
-from packhorse.storage.broken import facts_in, mended_job, names_in
+from packhorse.storage.broken_records import facts_in, mended_job, names_in
 from packhorse.storage.records import ClientInfo, QueueInfo, ScheduleInfo, WorkerInfo
 
 Row = tuple[Any, ...]

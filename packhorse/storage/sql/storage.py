@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from packhorse.core.event import Event
 from packhorse.core.fair_share import FairShare
 from packhorse.core.job import QUEUED, Job, Reason, State, Token
-from packhorse.storage.broken import facts_in
+from packhorse.storage.broken_records import facts_in
 from packhorse.storage.contract import BATCH
 from packhorse.storage.engine import Engine, maintenance
 from packhorse.storage.records import (

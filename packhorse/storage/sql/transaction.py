@@ -52,7 +52,7 @@ from packhorse.storage.sql.rows import (
 )
 from packhorse.storage.sql.statements import Dialect
 from packhorse.storage.transfer import Move
-from packhorse.storage.unowned import Unowned
+from packhorse.storage.unowned_jobs import Unowned
 
 R = TypeVar("R")
 Record = TypeVar("Record", QueueInfo, ScheduleInfo, WorkerInfo, ClientInfo)

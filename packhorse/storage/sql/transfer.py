@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from packhorse.storage.broken import facts_in
+from packhorse.storage.broken_records import facts_in
 from packhorse.storage.records import LogLine, QueueInfo, log_kind
 from packhorse.storage.sql.rows import FIELDS, Row, event_of, event_row, from_json, job_of, job_row, to_json
 from packhorse.storage.sql.statements import Dialect

@@ -22,7 +22,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from packhorse.core import clock
 from packhorse.core.errors import BadValue
-from packhorse.storage.meter import Meter
+from packhorse.storage.metrics import CallMetrics
 from packhorse.storage.sql.transaction import Shared
 from packhorse.storage.sqlite import wal
 from packhorse.storage.sqlite.driver_errors import translate
@@ -82,7 +82,7 @@ class Database:
         self.path = path
         self._file = DatabaseFile(path, options.synchronous, prepare)
         self.options = options
-        self.meter = Meter()
+        self.meter = CallMetrics()
         self._after_commit = after_commit
         self._shared = shared
         self._now = now

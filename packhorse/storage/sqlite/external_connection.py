@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from packhorse.core.errors import BadValue
-from packhorse.storage.guest import closed, driver_connection, elsewhere, refused, telling
+from packhorse.storage.external_connection import closed, driver_connection, elsewhere, refused, telling
 from packhorse.storage.sqlite.driver_errors import translate
 
 _Words = tuple[str, tuple[str, ...], str]

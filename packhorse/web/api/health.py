@@ -16,15 +16,11 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from packhorse.core.clock import MINUTE
-from packhorse.core.errors import StorageError
-from packhorse.monitor.health import Finding, look
+from packhorse.monitor.health import Facts, Finding, foremen, readable, writable
 from packhorse.web.api.endpoint import in_time
 from packhorse.web.security.operator import Operator
 from packhorse.web.security.redaction import Redaction
 from packhorse.web.site import Site
-
-_NAMES = ("storage", "foreman")
 
 
 class Probes:
@@ -55,25 +51,22 @@ class Probes:
 
 
 def _health(site: Site) -> list[Finding]:
-    found = look(site.storage, site.app.settings.lease, 5 * MINUTE)
-    return [finding for finding in found if finding.name in _NAMES]
+    answer = writable(site.storage)
+    if not answer.is_ok:
+        return [answer]
+    return [answer, *foremen(Facts(site.storage, site.app.settings.lease))]
 
 
 def _readiness(site: Site) -> list[Finding]:
-    try:
-        site.storage.now()
-        site.glance.totals()
-    except StorageError as error:
-        return [Finding("storage", False, error.what)]
-    return [Finding("storage", True, "the storage answers")]
+    return [readable(site.storage)]
 
 
 def _answer(found: list[Finding], operator: Operator | None, redaction: Redaction) -> Response:
-    is_well = all(finding.is_well for finding in found)
+    is_well = all(finding.is_ok for finding in found)
     checks = [
         {
             "name": finding.name,
-            "ok": finding.is_well,
+            "ok": finding.is_ok,
             **({"sentence": redaction.text(finding.sentence)} if operator else {}),
         }
         for finding in found

@@ -1,7 +1,7 @@
 """Work: the storage's own calls for workers and clients on other machines, whose storage is `http://…`.
 
 `GET /work` greets, `POST /work/<call>` makes one call of the contract, with its arguments as a JSON object; see
-`storage/wire.py` for how they are spelt. Who may come in here holds jobs and sees arguments as they are, secrets and
+`storage/rpc.py` for how they are spelt. Who may come in here holds jobs and sees arguments as they are, secrets and
 all, so it takes a role of its own. Workers have their own threads: no page, however slow, keeps them from beating.
 """
 
@@ -29,7 +29,7 @@ from packhorse.core.version import __version__
 from packhorse.monitor.actions import retention
 from packhorse.monitor.liveness import is_alive
 from packhorse.storage import Storage
-from packhorse.storage.wire import QUESTIONS, WIRE, Greeting, Question, refusal_of
+from packhorse.storage.rpc import CALLS, RPC_VERSION, Greeting, RemoteCall, refusal_of
 from packhorse.web.api.arrivals import check_jobs
 from packhorse.web.api.endpoint import read_body
 from packhorse.web.api.problem import problem_of
@@ -40,7 +40,7 @@ THROUGH = "through"
 """Where the record of a worker says through whose token it has joined; the manager writes it where there are
 tokens."""
 BODY_LIMIT = 256 << 20
-"""Bytes of a question: a thousand jobs, each with large arguments."""
+"""Bytes of a call: a thousand jobs, each with large arguments."""
 
 _ADMINS = frozenset({"delete", "migrate", "set_move", "load", "remove_schedule"})
 _AT_ONCE = 32
@@ -49,7 +49,7 @@ _LONGEST_SLEEP = 60.0
 _NAP = 1.0
 """Seconds of sleep between two looks whether the sleeper is still there."""
 _OLD = 8.0
-"""Seconds after which a question that had to wait for its turn is dropped: whoever asked has given up, and would not
+"""Seconds after which a call that had to wait for its turn is dropped: whoever asked has given up, and would not
 know of the jobs that it brings."""
 
 
@@ -75,20 +75,20 @@ class Work:
         """Who we are, and what may be asked."""
         self._check(request, Role.WORK)
         stride = await anyio.to_thread.run_sync(lambda: self._storage.event_stride)
-        return _json(msgspec.json.encode(Greeting(__version__, WIRE, stride)))
+        return _json(msgspec.json.encode(Greeting(__version__, RPC_VERSION, stride)))
 
     async def answer(self, request: Request) -> Response:
-        """The answer to one question, or the storage's error."""
+        """The answer to one call, or the storage's error."""
         name = request.path_params["call"]
         operator = self._check(request, Role.ADMIN if name in _ADMINS else Role.WORK)
-        question = QUESTIONS.get(name)
-        if question is None:
+        call = CALLS.get(name)
+        if call is None:
             raise HTTPException(404)
         body = await read_body(request)
         try:
             if name == "wait":
                 return _json(await self._sleep(request, body))
-            put = functools.partial(self._put, question, body, operator, time.monotonic())
+            put = functools.partial(self._put, call, body, operator, time.monotonic())
             return _json(await anyio.to_thread.run_sync(put, limiter=self._callers))
         except PackhorseError as error:
             return _refusing(error)
@@ -103,38 +103,38 @@ class Work:
             )
         return operator
 
-    def _put(self, question: Question, body: bytes, operator: Operator, asked_at: float) -> bytes:
+    def _put(self, call: RemoteCall, body: bytes, operator: Operator, asked_at: float) -> bytes:
         if time.monotonic() - asked_at > _OLD:
             raise StorageUnavailable("the manager has more to do than it can", hint="try again")
         with _understanding():
-            given = question.given(body)
-        self._look_through(question, given, operator)
-        return question.put_to(self._storage, given)
+            given = call.decode_arguments(body)
+        self._look_through(call, given, operator)
+        return call.run_on(self._storage, given)
 
-    def _look_through(self, question: Question, given: Any, operator: Operator) -> None:
+    def _look_through(self, call: RemoteCall, given: Any, operator: Operator) -> None:
         """What a storage takes as it comes is looked at before, and made to say through whose token it came."""
-        if question.name in ("enqueue", "tick"):
+        if call.name in ("enqueue", "tick"):
             check_jobs(given.jobs, self._site.app.settings.payload_limit)
-        if question.name in ("finish", "finish_and_reserve"):
+        if call.name in ("finish", "finish_and_reserve"):
             given.outcomes = self._with_attempts(given.outcomes)
-        if question.name == "order" and given.order.do is ForemanAction.STOP:
+        if call.name == "order" and given.order.do is ForemanAction.STOP:
             operator.require(Role.ADMIN)
-        if question.name == "prune" and not operator.may(Role.ADMIN):
+        if call.name == "prune" and not operator.may(Role.ADMIN):
             given.keep = given.keep.at_least(retention(self._site.app.settings))
-        if question.name == "join":
+        if call.name == "join":
             given.lease = max(given.lease, self._site.app.settings.lease)
             if not self._site.access.is_open:
                 given.worker = replace(given.worker, info={**given.worker.info, THROUGH: operator.name})
             # What makes a repeated call harmless everybody can read, so it does not show that it is the same process.
             if not operator.may(Role.ADMIN) and self._lives_for_another([given.worker.id], operator):
                 raise WorkerExists(given.worker.id)
-        if question.name in ("rescue_owner", "leave") and not operator.may(Role.ADMIN):
+        if call.name in ("rescue_owner", "leave") and not operator.may(Role.ADMIN):
             self._refuse_to_end([given.owner], operator)
-        if question.name == "release" and not operator.may(Role.ADMIN):
+        if call.name == "release" and not operator.may(Role.ADMIN):
             self._refuse_to_end([token.owner for token in given.tokens], operator)
-        if question.name == "rescue" and not operator.may(Role.ADMIN):
+        if call.name == "rescue" and not operator.may(Role.ADMIN):
             given.lease = max(given.lease, self._site.app.settings.lease)
-        if question.is_deed(given) and not self._site.access.is_open:
+        if call.is_operator_action(given) and not self._site.access.is_open:
             given.by = f"{given.by} through {operator.name}" if given.by else operator.name
 
     def _refuse_to_end(self, owners: Collection[str], operator: Operator) -> None:
@@ -172,7 +172,7 @@ class Work:
     async def _sleep(self, request: Request, body: bytes) -> bytes:
         """Sleep in naps, so that nobody sleeps on, and hears the bell, for a worker that has gone."""
         with _understanding():
-            given = QUESTIONS["wait"].given(body)
+            given = CALLS["wait"].decode_arguments(body)
         deadline = time.monotonic() + min(given.timeout, _LONGEST_SLEEP)
         while True:
             nap = min(_NAP, max(0.0, deadline - time.monotonic()))
@@ -203,7 +203,7 @@ def _understanding() -> Iterator[None]:
         yield
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         hint = "see packhorse/storage/contract.py; are both of the same version?"
-        raise BadValue(f"the question is not understood: {error}", hint=hint) from None
+        raise BadValue(f"the call is not understood: {error}", hint=hint) from None
 
 
 def _json(body: bytes) -> Response:

@@ -132,7 +132,7 @@ def render(call: Call, asked: Asked, shown: Shown, place: str) -> Drawn:
         "places": places(totals),
         "totals": totals,
         "now": now,
-        "banners": banners(call.reader, health, call.site.glance.move(), place),
+        "banners": banners(call.reader, place),
         "operator": call.operator,
         "storage_name": health.url.rpartition("/")[2] or health.url,
         "storage_kind": health.kind,

@@ -9,7 +9,7 @@ from packhorse.core.errors import BadValue, QueueNotFound
 from packhorse.core.job import FINAL, QUEUED, RETRYING, SCHEDULED, Job, Operation, State, is_legal
 from packhorse.monitor.filters import SLOWEST_OF
 from packhorse.monitor.text import attempt_text, error_line, note_text, shorten, state_text
-from packhorse.storage.listing import means_all, order_of
+from packhorse.storage.queries import is_unfiltered, order_of
 from packhorse.storage.records import Count, Filter, Page
 from packhorse.web.api.jobs import short_call
 from packhorse.web.api.problem import Problem, problem_of
@@ -165,7 +165,7 @@ def _filter(reader: Reader, look: Look) -> dict[str, Any]:
         "words": query.get("q", ""),
         "chips": chips_of(query),
         "filter_text": filter_text(query),
-        "is_filtered": not means_all(look.where),
+        "is_filtered": not is_unfiltered(look.where),
         "says_which": look.problem is None and says_which(query, look.now),
         "orders": _orders(look.where),
         "times": sorted({*TIMES, since} - {""}, key=(*TIMES, since).index),

@@ -15,7 +15,7 @@ from packhorse.core.job import HELD, UNFINISHED, WAITING, Job, Operation, State
 from packhorse.monitor.actions import JobAction
 from packhorse.monitor.served_queues import ServingWorkers, serves, tasks_to_expect
 from packhorse.monitor.stats import RunStats, stats_by_queue, stats_by_task
-from packhorse.storage.listing import IN_LINE, encode_cursor
+from packhorse.storage.queries import IN_LINE, encode_cursor
 from packhorse.storage.records import Filter, Point, QueueInfo, Span, WorkerInfo
 from packhorse.web.api.problem import Problem
 from packhorse.web.pages import chart

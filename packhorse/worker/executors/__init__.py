@@ -8,13 +8,13 @@ from packhorse.worker.held_job import HeldJob
 
 
 class Executor(Protocol):
-    """Runs held jobs; puts each outcome into the finisher, and gives its slot back."""
+    """Runs held jobs. It puts each outcome into the queue of outcomes, and gives the slot back."""
 
     def begin(self, held: HeldJob, slot: int) -> None:
-        """Run this one, in this slot, unless it was handed back meanwhile. Called from any thread; does not wait."""
+        """Run this job in this slot, unless it was handed back meanwhile. From any thread; does not wait."""
 
     def stop(self, held: HeldJob, *, hard: bool) -> bool:
-        """End this one: ask, or with `hard` make it. False: this executor cannot make it end."""
+        """Ask this job to stop, or with `hard` end it. False: this executor cannot end it."""
 
     def close(self) -> None:
-        """No more will come; let go of what is idle."""
+        """End: no more jobs will come."""

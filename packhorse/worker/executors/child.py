@@ -1,8 +1,8 @@
-"""A child process: runs isolated jobs one after another, and tells the worker what they say and come to.
+"""A child process: runs isolated jobs one after another, and sends the worker their log lines and outcomes.
 
-The job runs in the child's main thread, so that a signal reaches it; a second thread listens for "stop". What goes over
-the channel is JSON, one message to a line. A child that was told to stop gets no further job. Before the next job
-begins, whatever the last one has started and left behind is killed and reaped.
+The job runs in the child's main thread, so that a signal reaches it; a second thread listens for "stop". The messages
+are JSON, one to a line. A child that was told to stop gets no further job. Before the next job begins, the child kills
+and reaps whatever processes the last one has left behind.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from packhorse.core.job import Job
 from packhorse.core.outcome import Completed, Failed, Halted, Outcome, Released, Snoozed, Stopped
 from packhorse.core.task import RegisteredTask
 from packhorse.worker import attempt
-from packhorse.worker.capture import capture_logging
 from packhorse.worker.ipc import Channel, Message
+from packhorse.worker.logging import capture_logging
 from packhorse.worker.middleware import Chain
 from packhorse.worker.processes import own_children
 from packhorse.worker.stacks import coroutine_text, main_thread_text
@@ -38,18 +38,17 @@ from packhorse.worker.stacks import coroutine_text, main_thread_text
 _OUTCOMES: dict[str, Any] = {kind.__name__: kind for kind in (Completed, Failed, Snoozed, Stopped, Halted, Released)}
 
 Finder = Callable[[str], tuple[RegisteredTask, Chain, bool]]
-"""The task of this name, its chain, and whether that must be awaited."""
+"""Find the task of this name, its chain, and whether the chain must be awaited."""
 
-
-_TOLD = "the job was told to end"
+_STOPPED = "the job was told to stop"
 _THREADS = Path("/proc/self/task")
-_PATIENCE = 2.0
-"""Seconds that the next job waits for what the last one left to be gone. Who hangs in the kernel for longer is seen to
-after that one."""
+_CLEANUP_TIMEOUT = 2.0
+"""Seconds that the next job waits until what the last one left behind is gone. A process that hangs in the kernel for
+longer is killed after that job."""
 
 
 class StopNow(BaseException):
-    """Raised in the job's own thread by SIGTERM: its time is over, `finally` blocks may still clean up."""
+    """SIGTERM raises it in the job's own thread: the job must end, `finally` blocks may still clean up."""
 
 
 def encode_outcome(outcome: Outcome) -> Message:
@@ -62,19 +61,19 @@ def decode_outcome(message: Message) -> Outcome:
 
 
 def is_stop(outcome: Outcome) -> bool:
-    """Did the job end because of SIGTERM, and for no reason of its own?"""
+    """Did the job end only because of SIGTERM?"""
     return isinstance(outcome, Failed) and outcome.failure.type == StopNow.__name__
 
 
-class _WorkerLine:
-    """The running job's line, over the channel. See `context.Line`."""
+class _ChannelLink:
+    """The running job's link to its worker, over the channel. See `WorkerLink`."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self.runs = False  # a plain job runs: SIGTERM may interrupt it
-        self.stops = False  # the job was told to end
-        self.worker_stops = False  # check-ins say stop; the job may go on
-        self.coroutine: Any = None  # of the job that runs, if it is one
+        self.stops = False  # the job was told to stop
+        self.worker_stops = False  # check-ins say "stop"; the job may continue
+        self.coroutine: Any = None  # of an async job
 
     def log(self, message: str, kind: str = "log") -> None:
         self._channel.send({"log": message, "kind": kind})
@@ -92,129 +91,131 @@ class _WorkerLine:
         return stops
 
     def stack(self) -> str:
-        """Where the job stands. A coroutine is looked at itself, unless it is just what the main thread runs."""
+        """The stack of the job: of its coroutine while that waits, else of the main thread."""
         return (coroutine_text(self.coroutine) if self.coroutine is not None else "") or main_thread_text()
 
     def terminate(self, number: int, frame: FrameType | None) -> None:
-        """SIGTERM has come."""
+        """The handler of SIGTERM."""
         self.stops = True
         if self.runs:
-            raise StopNow(_TOLD)
+            raise StopNow(_STOPPED)
 
 
 def serve(end: socket.socket, find: Finder, result_limit: int) -> None:
     """Run jobs until the worker closes its end."""
     channel = Channel(end)
-    line = _WorkerLine(channel)
+    link = _ChannelLink(channel)
     jobs: SimpleQueue[Job | None] = SimpleQueue()
-    signal.signal(signal.SIGTERM, line.terminate)
-    threading.Thread(target=_listen, args=(channel, line, jobs), daemon=True).start()
+    signal.signal(signal.SIGTERM, link.terminate)
+    threading.Thread(target=_listen, args=(channel, link, jobs), daemon=True).start()
     before = _children()  # none, unless this process is more than a child
     with capture_logging():
         while (job := jobs.get()) is not None:
             task, chain, is_async = find(job.task)
-            channel.send(encode_outcome(_run(job, task, chain, is_async, line, result_limit)))
-            _end_what_is_left(before)
+            channel.send(encode_outcome(_run(job, task, chain, is_async, link, result_limit)))
+            _kill_leftovers(before)
 
 
-def _run(job: Job, task: RegisteredTask, chain: Chain, is_async: bool, line: _WorkerLine, result_limit: int) -> Outcome:
-    with _output_to(line):
+def _run(
+    job: Job, task: RegisteredTask, chain: Chain, is_async: bool, link: _ChannelLink, result_limit: int
+) -> Outcome:
+    with _output_to(link):
         if is_async:
-            return asyncio.run(_run_async(job, task, chain, line, result_limit))
-        return _run_plain(job, task, chain, line, result_limit)
+            return asyncio.run(_run_async(job, task, chain, link, result_limit))
+        return _run_plain(job, task, chain, link, result_limit)
 
 
-def _run_plain(job: Job, task: RegisteredTask, chain: Chain, line: _WorkerLine, result_limit: int) -> Outcome:
-    """SIGTERM raises in it wherever it is, but never before or after it: what it returned or raised stands."""
+def _run_plain(job: Job, task: RegisteredTask, chain: Chain, link: _ChannelLink, result_limit: int) -> Outcome:
+    """SIGTERM interrupts the task wherever it is, but never before or after it: its own outcome stands."""
 
     def interruptible(context: JobContext) -> Any:
         try:
-            line.runs = True
-            if line.stops:  # it was told to end before it began
-                raise StopNow(_TOLD)
+            link.runs = True
+            if link.stops:  # it was told to stop before it began
+                raise StopNow(_STOPPED)
             return chain(context)
         finally:
-            line.runs = False
+            link.runs = False
 
     try:
-        return attempt.run(job, task, interruptible, line, result_limit)
+        return attempt.run(job, task, interruptible, link, result_limit)
     except StopNow as error:
-        line.runs = False  # it may have come just before the line above
+        link.runs = False  # the signal may have come just before the line above
         return attempt.failed_with(job, task, error)
 
 
-async def _run_async(job: Job, task: RegisteredTask, chain: Chain, line: _WorkerLine, result_limit: int) -> Outcome:
-    """SIGTERM cancels it: raised in the middle of the event loop's own code, an error might go unseen."""
+async def _run_async(job: Job, task: RegisteredTask, chain: Chain, link: _ChannelLink, result_limit: int) -> Outcome:
+    """SIGTERM cancels the task: an exception in the event loop's own code might be lost."""
     loop, me = asyncio.get_running_loop(), asyncio.current_task()
     assert me is not None
-    loop.add_signal_handler(signal.SIGTERM, _stop, line, me)
+    loop.add_signal_handler(signal.SIGTERM, _stop, link, me)
     try:
-        if line.stops:
+        if link.stops:
             raise asyncio.CancelledError
-        line.coroutine = me.get_coro()
-        return await attempt.arun(job, task, chain, line, result_limit)
+        link.coroutine = me.get_coro()
+        return await attempt.arun(job, task, chain, link, result_limit)
     except asyncio.CancelledError as error:
-        return attempt.failed_with(job, task, StopNow(_TOLD) if line.stops else error)
+        return attempt.failed_with(job, task, StopNow(_STOPPED) if link.stops else error)
     finally:
-        line.coroutine = None
+        link.coroutine = None
         loop.remove_signal_handler(signal.SIGTERM)
-        signal.signal(signal.SIGTERM, line.terminate)
+        signal.signal(signal.SIGTERM, link.terminate)
 
 
-def _stop(line: _WorkerLine, task: asyncio.Task[Outcome]) -> None:
-    line.stops = True
+def _stop(link: _ChannelLink, task: asyncio.Task[Outcome]) -> None:
+    link.stops = True
     task.cancel()
 
 
-def _listen(channel: Channel, line: _WorkerLine, jobs: SimpleQueue[Job | None]) -> None:
+def _listen(channel: Channel, link: _ChannelLink, jobs: SimpleQueue[Job | None]) -> None:
     for message in channel.receive():
         if "job" in message:
             jobs.put(msgspec.convert(message["job"], Job))
         elif message.get("stop"):
-            line.stops = True
+            link.stops = True
         elif message.get("worker_stops"):
-            line.worker_stops = True
+            link.worker_stops = True
         elif message.get("stack"):
-            channel.send({"stack": line.stack()})
+            channel.send({"stack": link.stack()})
     jobs.put(None)
 
 
 # --- what a job leaves behind ---------------------------------------------------------------------------------------
 
 
-def _end_what_is_left(but: set[int]) -> None:
-    """Kill and reap what the job has started, except these. A child adopts orphans: who ends leaves us the next
-    generation, until there is none."""
-    deadline = time.monotonic() + _PATIENCE
+def _kill_leftovers(but: set[int]) -> None:
+    """Kill and reap the processes that the job has started, except these, until there are none: the children of a
+    killed process become ours."""
+    deadline = time.monotonic() + _CLEANUP_TIMEOUT
     while (left := _children() - _helpers() - but) and time.monotonic() < deadline:
         for pid in left:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         for pid in left:
-            with suppress(ChildProcessError):  # somebody who was left in a thread has waited for it
+            with suppress(ChildProcessError):  # a thread that the job left behind has waited for it
                 os.waitpid(pid, os.WNOHANG)
         time.sleep(0.001)  # a signal is on its way
 
 
 def _children() -> set[int]:
-    """The children of this process, whichever of its threads has started them."""
+    """The children of this process, whatever thread has started them."""
     if sys.platform == "darwin":
-        return set()  # it has neither of what follows, and no orphans come
+        return set()  # it has no /proc, and adopts no orphans
     try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # one call, and most jobs leave nobody
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # one call is enough for most jobs
     except ChildProcessError:
         return set()
     found = own_children()
     with suppress(OSError):
         for thread in _THREADS.iterdir():
-            with suppress(OSError):  # it has ended, and its children are another's
+            with suppress(OSError):  # the thread has ended, and its children belong to another
                 found.update(int(pid) for pid in (thread / "children").read_text().split())
     return found
 
 
 def _helpers() -> set[int]:
-    """Python's own helpers for `multiprocessing`, which the next job uses again: a fork server that somebody else has
-    reaped, it would not get over."""
+    """Python's own helper processes for `multiprocessing`, which the next job uses again: it fails if another has
+    reaped them."""
     server = getattr(sys.modules.get("multiprocessing.forkserver"), "_forkserver", None)
     tracker = getattr(sys.modules.get("multiprocessing.resource_tracker"), "_resource_tracker", None)
     return {getattr(server, "_forkserver_pid", None) or 0, getattr(tracker, "_pid", None) or 0}
@@ -224,8 +225,8 @@ def _helpers() -> set[int]:
 
 
 @contextmanager
-def _output_to(line: _WorkerLine) -> Iterator[None]:
-    before, output = (sys.stdout, sys.stderr), _JobOutput(line)
+def _output_to(link: _ChannelLink) -> Iterator[None]:
+    before, output = (sys.stdout, sys.stderr), _JobOutput(link)
     sys.stdout = sys.stderr = output
     try:
         yield
@@ -235,13 +236,13 @@ def _output_to(line: _WorkerLine) -> Iterator[None]:
 
 
 class _JobOutput(io.TextIOBase):
-    """What a job prints goes into its log, line by line. Of a line that is written again and again, as a progress bar
-    is, the last version counts."""
+    """Writes what a job prints into its log, line by line. Of a line that is overwritten, as by a progress bar, it
+    keeps the last version."""
 
     encoding = "utf-8"
 
-    def __init__(self, line: _WorkerLine) -> None:
-        self._line = line
+    def __init__(self, link: _ChannelLink) -> None:
+        self._link = link
         self._rest = ""
 
     def writable(self) -> bool:
@@ -255,9 +256,9 @@ class _JobOutput(io.TextIOBase):
         return len(text)
 
     def end(self) -> None:
-        """The job has ended, if need be in the middle of a line."""
+        """The job has ended; its last line may be incomplete."""
         if self._rest:
             self._log(self._rest)
 
     def _log(self, one: str) -> None:
-        self._line.log(tidy(one.rstrip("\r").rpartition("\r")[2]) or "")
+        self._link.log(tidy(one.rstrip("\r").rpartition("\r")[2]) or "")

@@ -1,16 +1,14 @@
 """The fork server: a process that does nothing but fork children for isolated jobs.
 
-It is forked from the worker when the app has been imported and before any thread runs, so that its children start in
-milliseconds, share the imported code, and inherit no lock that another thread held. It tells the worker when a child
-has ended, and how. When the worker is gone, so are the fork server, its children, and what those had started.
+It is forked from the worker when the app is imported and before any thread runs. So its children start in
+milliseconds, share the imported code, and inherit no lock that another thread holds. It reports to the worker when and
+how a child exits. When the worker is gone, so are the fork server, its children, and the processes of their jobs.
 
-ForkServer and children adopt orphans. So all that a job has started stays below its child, in whatever group or
-session,
-and comes to the fork server when the child has ended: whoever is there and is not a child is killed. A child that
-stays for
-another job ends what the last one left behind by itself, see `child.py`.
+The fork server and its children adopt orphans. So every process that a job has started stays below its child, in
+whatever group or session, and becomes the fork server's own when the child exits: it kills whatever is not one of its
+children. A child that stays for another job kills what the last one left behind, see `child.py`.
 
-A fork that fails, as at a limit of processes, costs nobody anything: the worker is told, and asks again later.
+If a fork fails, as at a limit of processes, the worker asks again later; no job is lost.
 """
 
 from __future__ import annotations
@@ -30,22 +28,22 @@ import msgspec
 from packhorse.worker.processes import adopt_orphans, die_with_parent, own_children
 
 ChildMain = Callable[[socket.socket], None]
-"""What a child does with its end of the channel, until that ends."""
+"""What a child does with its end of the channel until it exits."""
 
 _MESSAGE = 4_096
-_LAST_RITES = 2.0
-"""Seconds that the fork server waits at its end for what it has killed to be gone."""
+_EXIT_TIMEOUT = 2.0
+"""Seconds that the fork server waits at its own exit for killed processes to be gone."""
 
 
 class Exit(msgspec.Struct, frozen=True):
-    """A child has ended."""
+    """A child has exited."""
 
     pid: int
     status: int
 
     @property
     def why(self) -> str:
-        """How, in words."""
+        """How it exited, in words."""
         if os.WIFSIGNALED(self.status):
             number = os.WTERMSIG(self.status)
             name = signal.Signals(number).name if number in signal.Signals._value2member_map_ else str(number)
@@ -62,7 +60,7 @@ class ForkServer:
 
     @classmethod
     def start(cls, child_main: ChildMain, *, not_for_children: Sequence[int] = ()) -> ForkServer:
-        """Fork it. Call this from the main thread, before there are others. The named files are closed in it."""
+        """Fork it. Call this from the main thread before there are others. It closes the named file descriptors."""
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         worker = os.getpid()
         pid = os.fork()
@@ -75,17 +73,18 @@ class ForkServer:
         return cls(ours, pid)
 
     def spawn(self, end: socket.socket) -> None:
-        """Fork a child that has this end of a channel; its pid comes back as a message, or that it cannot be now."""
-        with suppress(OSError):  # the fork server is gone: `receive` will say so
+        """Fork a child that gets this end of a channel. `receive` returns its pid, or why the fork has failed."""
+        with suppress(OSError):  # the fork server is gone: `receive` returns None
             socket.send_fds(self.control, [b'{"do":"spawn"}'], [end.fileno()])
 
     def kill(self, pid: int, number: int) -> None:
-        """Send a signal to a child and all that it started. Only the fork server may: it knows who still lives."""
+        """Send a signal to a child and all that it started. Only the fork server does so: it knows which pids still
+        live."""
         with suppress(OSError):
             self.control.send(msgspec.json.encode({"do": "kill", "pid": pid, "signal": number}))
 
     def receive(self) -> dict[str, Any] | None:
-        """The next message: {"born": pid}, {"unborn": why} or {"exit": pid, "status": …}; None: the fork server is
+        """The next message: {"forked": pid}, {"failed": why} or {"exit": pid, "status": …}; None: the fork server is
         gone."""
         try:
             data = self.control.recv(_MESSAGE)
@@ -94,14 +93,14 @@ class ForkServer:
         return msgspec.json.decode(data, type=dict[str, Any]) if data else None
 
     def close(self) -> None:
-        """The fork server ends with its children."""
+        """End the fork server and its children."""
         self.control.close()
         with suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
 
 
 def signal_group(leader: int, number: int) -> None:
-    """Send a signal to a child and what it has started, if any of them lives."""
+    """Send a signal to a child and the processes in its group, if any of them lives."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, number)
 
@@ -116,16 +115,16 @@ def _run(control: socket.socket, child_main: ChildMain, worker: int) -> NoReturn
     except BaseException:  # noqa: BLE001 - it never returns into the worker's own code
         sys.excepthook(*sys.exc_info())
     finally:
-        # Not left to the kernel: it would kill our children with us, but not what they have started.
+        # The kernel would kill the children with this process, but not what they have started.
         for pid in children:
             signal_group(pid, signal.SIGKILL)
-        _end_all()
+        _kill_all()
         os._exit(0)
 
 
-def _end_all() -> None:
-    """Kill children and orphans until there are none: who ends leaves us the next generation."""
-    deadline = time.monotonic() + _LAST_RITES
+def _kill_all() -> None:
+    """Kill children and orphans until there are none: the children of a killed process become ours."""
+    deadline = time.monotonic() + _EXIT_TIMEOUT
     while (left := own_children()) and time.monotonic() < deadline:
         _kill(left)
         with suppress(ChildProcessError):
@@ -134,7 +133,7 @@ def _end_all() -> None:
 
 
 def _serve(control: socket.socket, child_main: ChildMain, worker: int, children: set[int]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the foreman to decide about
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the foreman decides about Ctrl-C
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     for number in (signal.SIGCHLD, signal.SIGTERM):
@@ -147,12 +146,12 @@ def _serve(control: socket.socket, child_main: ChildMain, worker: int, children:
         if wake_read in ready:
             os.read(wake_read, _MESSAGE)
             _reap(control, children)
-        if control.fileno() in ready and not _obey(control, children, child_main):
+        if control.fileno() in ready and not _run_order(control, children, child_main):
             return
 
 
-def _obey(control: socket.socket, children: set[int], child_main: ChildMain) -> bool:
-    """Do what the worker says. False: it is gone."""
+def _run_order(control: socket.socket, children: set[int], child_main: ChildMain) -> bool:
+    """Run one order of the worker. False: it is gone."""
     try:
         data, fds, _, _ = socket.recv_fds(control, _MESSAGE, 1)
     except OSError:
@@ -169,24 +168,24 @@ def _obey(control: socket.socket, children: set[int], child_main: ChildMain) -> 
 
 
 def _spawn(control: socket.socket, fds: list[int], children: set[int], child_main: ChildMain) -> dict[str, Any]:
-    """What the worker is told of it."""
+    """Fork a child. Return the answer for the worker."""
     if not fds:
-        return {"unborn": "its channel did not arrive: too many files are open"}
+        return {"failed": "its channel did not arrive: too many files are open"}
     try:
         pid = _fork(control, fds[0], child_main)
-    except OSError as error:  # too many processes, or too little memory: for now
-        return {"unborn": str(error)}
+    except OSError as error:  # too many processes or too little memory, for now
+        return {"failed": str(error)}
     finally:
         os.close(fds[0])
     children.add(pid)
-    return {"born": pid}
+    return {"forked": pid}
 
 
 def _fork(control: socket.socket, fd: int, child_main: ChildMain) -> int:
     fork_server = os.getpid()
     pid = os.fork()
     if pid:
-        with suppress(OSError):  # both sides do it, so that neither can come too late
+        with suppress(OSError):  # both sides do it, so that it is done in time for each
             os.setpgid(pid, pid)
         return pid
     code = 1
@@ -194,7 +193,7 @@ def _fork(control: socket.socket, fd: int, child_main: ChildMain) -> int:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # nothing to end yet
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        os.setpgid(0, 0)  # not a session: by that, the foreman finds all that a worker has started
+        os.setpgid(0, 0)  # no new session: the foreman finds what a worker has started by its session
         die_with_parent(fork_server)
         adopt_orphans()
         control.close()
@@ -219,10 +218,10 @@ def _reap(control: socket.socket, children: set[int]) -> None:
             return
         if pid in children:
             children.discard(pid)
-            signal_group(pid, signal.SIGKILL)  # whatever the job started and left behind
+            signal_group(pid, signal.SIGKILL)  # what the job has left behind
             with suppress(OSError):
                 control.send(msgspec.json.encode({"exit": pid, "status": status}))
-        # Its orphans came to us before we heard of its end; theirs will, when they have ended.
+        # The orphans of the child are ours by now; theirs will be, when they have exited.
         _kill(own_children() - children)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.bare import ARGS, RESULT, TASK, open_bare
+from bench.bare import ARGS, RESULT, TASK, open_loops
 from packhorse import Packhorse
 from packhorse.core.event import Kind
 from tests import mysql_server
@@ -33,7 +33,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 def test_packhorse_finds_the_jobs_that_a_bare_loop_has_queued(url: str):
-    with closing(open_bare(url)) as bare:
+    with closing(open_loops(url)) as bare:
         bare.enqueue(120, 60)
 
     with Packhorse(url) as app:
@@ -43,7 +43,7 @@ def test_packhorse_finds_the_jobs_that_a_bare_loop_has_queued(url: str):
 
 
 def test_packhorse_finds_the_jobs_that_a_bare_loop_has_completed(url: str):
-    with closing(open_bare(url)) as bare:
+    with closing(open_loops(url)) as bare:
         bare.enqueue(120, 60)
 
         assert bare.drain(70) == 120
@@ -56,7 +56,7 @@ def test_packhorse_finds_the_jobs_that_a_bare_loop_has_completed(url: str):
 
 
 def test_a_job_of_a_bare_loop_has_the_history_of_any_other(url: str):
-    with closing(open_bare(url)) as bare:
+    with closing(open_loops(url)) as bare:
         bare.enqueue(2, 2)
         bare.drain(2)
 

@@ -445,7 +445,7 @@ def test_a_silent_foreman_is_unhealthy(yard: Yard, packhorse: Call):
     result = packhorse("check")
 
     assert result.exit_code == 6
-    assert "no foreman has given a sign of life for 2m" in result.stdout
+    assert "no foreman has sent a heartbeat for 2m" in result.stdout
 
 
 def test_a_job_that_waits_for_too_long_is_unhealthy_unless_its_queue_is_paused(yard: Yard, packhorse: Call):

@@ -636,7 +636,7 @@ def test_a_limit_of_memory_that_has_no_effect_on_this_system_is_told(
     app = Packhorse("memory://")
     app.task(memory_limit="64MiB", name="resize")(lambda: None)
     for can_be_known, number in ((True, 0), (False, 1)):
-        monkeypatch.setattr(work, "can_be_known", lambda known=can_be_known: known)
+        monkeypatch.setattr(work, "can_measure_memory", lambda known=can_be_known: known)
         work._warn_of_limits(app, {"max_rss": None})
         assert len(caplog.records) == number
 

@@ -17,11 +17,11 @@ from packhorse.core.errors import BadValue
 from packhorse.core.event import ForemanAction, ForemanOrder, Kind, Subject
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.records import ClientInfo, EventFilter, WorkerInfo
-from tests.answering import answering, obedient
 from tests.cli.commands.test_jobs import lines
 from tests.cli.conftest import Call
 from tests.cli.test_terminal import on_terminal
 from tests.cli.yard import FOREMAN, WORKER, Yard
+from tests.fake_foremen import following_orders, reporting_stacks
 
 
 def test_workers_stand_below_their_foreman_with_what_they_hold(yard: Yard, packhorse: Call):
@@ -194,7 +194,7 @@ def orders(yard: Yard, foreman: str = FOREMAN) -> list[ForemanOrder | None]:
 def test_an_order_is_left_and_waited_for(yard: Yard, packhorse: Call):
     yard.join()
 
-    with obedient(yard, FOREMAN):
+    with following_orders(yard, FOREMAN):
         result = packhorse("quiet", FOREMAN, "--by", "ann", "--wait", "30s")
 
     (event,) = yard.storage.events(EventFilter(kind=Kind.ORDERED))
@@ -225,7 +225,7 @@ def test_an_id_that_looks_like_an_option_is_given_behind_two_dashes(yard: Yard, 
 def test_an_order_to_a_worker_goes_to_its_foreman(yard: Yard, packhorse: Call):
     yard.join()
 
-    with obedient(yard, FOREMAN):
+    with following_orders(yard, FOREMAN):
         result = packhorse("stop", "mule:12", "--now", "--json", "--wait", "30s")
 
     assert orders(yard) == [ForemanOrder(ForemanAction.STOP, worker=WORKER, now=True)]
@@ -264,7 +264,7 @@ def test_all_are_asked_about_when_they_are_several(yard: Yard, packhorse: Call):
     assert "will not restart 2 of them without being sure" in refused.stderr
     assert orders(yard) == []
 
-    with obedient(yard, FOREMAN, SECOND_FOREMAN):
+    with following_orders(yard, FOREMAN, SECOND_FOREMAN):
         done = packhorse("restart", "--all", "--yes", "--wait", "30s")
     assert done.exit_code == 0
     assert orders(yard) == orders(yard, SECOND_FOREMAN) == [ForemanOrder(ForemanAction.RESTART)]
@@ -286,7 +286,7 @@ def test_scaling_up_goes_from_what_there_is_now(yard: Yard, packhorse: Call):
     yard.join()
     yard.storage.heartbeat({FOREMAN: {"wanted": 3, "min": 1, "max": 4}})
 
-    with obedient(yard, FOREMAN):
+    with following_orders(yard, FOREMAN):
         result = packhorse("scale", "+2", "--all", "--wait", "30s")
 
     assert orders(yard) == [ForemanOrder(ForemanAction.SCALE, least=5, most=5)]
@@ -316,7 +316,7 @@ def test_a_foreman_that_tells_nonsense_of_itself_is_scaled_all_the_same(yard: Ya
 def test_slots_are_changed_alone(yard: Yard, packhorse: Call, whom: str):
     yard.join()
 
-    with obedient(yard, FOREMAN):
+    with following_orders(yard, FOREMAN):
         result = packhorse("scale", whom, "--slots", "4", "--wait", "30s")
 
     assert orders(yard) == [ForemanOrder(ForemanAction.SCALE, slots=4)]
@@ -326,7 +326,7 @@ def test_slots_are_changed_alone(yard: Yard, packhorse: Call, whom: str):
 def test_slots_are_changed_with_the_size(yard: Yard, packhorse: Call):
     yard.join()
 
-    with obedient(yard, FOREMAN):
+    with following_orders(yard, FOREMAN):
         result = packhorse("scale", "1", "--all", "--slots", "1", "--wait", "30s")
 
     assert orders(yard) == [ForemanOrder(ForemanAction.SCALE, least=1, most=1, slots=1)]
@@ -443,7 +443,7 @@ def test_a_job_shows_who_wants_its_outcome(yard: Yard, packhorse: Call):
 def test_the_stacks_of_a_worker_are_shown_with_their_jobs(yard: Yard, packhorse: Call):
     yard.join()
 
-    with answering(yard):
+    with reporting_stacks(yard):
         result = packhorse("stacks", WORKER, "--wait", "30s")
 
     assert result.exit_code == 0
@@ -456,7 +456,7 @@ def test_the_stacks_of_a_worker_are_shown_with_their_jobs(yard: Yard, packhorse:
 def test_all_workers_of_a_foreman_as_json(yard: Yard, packhorse: Call):
     yard.join()
 
-    with answering(yard):
+    with reporting_stacks(yard):
         result = packhorse("stacks", FOREMAN, "--json", "--wait", "30s")
 
     told = json.loads(result.stdout)

@@ -201,31 +201,31 @@ def test_a_foreman_that_joins_loses_nothing(storage: Storage, clock: ManualClock
 
 
 def test_when_the_teller_dies_the_next_goes_on_from_its_mark(storage: Storage, clock: ManualClock):
-    teller = Foreman(storage)
+    caller = Foreman(storage)
     clock.turn(1)
     next_one = Foreman(storage, "next")
     told = abort_some(storage)
-    pass_time(clock, 1, teller, next_one)
+    pass_time(clock, 1, caller, next_one)
     late = abort_some(storage)
     pass_time(clock, LEASE, next_one)
     late += abort_some(storage)
 
     pass_time(clock, 12, next_one)
 
-    assert (teller.told, next_one.told) == (told, late)
+    assert (caller.told, next_one.told) == (told, late)
 
 
 def test_what_a_teller_had_told_and_not_marked_is_told_again(storage: Storage, monkeypatch: pytest.MonkeyPatch):
-    teller = Foreman(storage)
+    caller = Foreman(storage)
     with monkeypatch.context() as patched:
         patched.setattr(storage, "record_stat", lambda *_: None)  # it dies just before
         jobs = abort_some(storage)
-        teller.chore.run()
+        caller.chore.run()
     storage.leave("boss")
 
     next_one = Foreman(storage, "next")
 
-    assert teller.told == next_one.told == jobs
+    assert caller.told == next_one.told == jobs
 
 
 def test_a_teller_that_leaves_is_followed_by_the_next(storage: Storage, clock: ManualClock):

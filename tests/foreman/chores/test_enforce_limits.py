@@ -23,7 +23,7 @@ SETTINGS = Settings()
 GRACE = 7  # seconds: the worker's own, and what it has to write that down
 
 
-def enforce(
+def enforce_deadlines(
     storage: Memory,
     *,
     may_rescue: bool = True,
@@ -45,12 +45,12 @@ def enforce(
 def test_a_job_that_its_worker_does_not_end_in_time_is_ended(storage: Memory, clock: ManualClock):
     job = in_state(storage, RUNNING, timeout=3 * SECOND)
     clock.turn(3 + GRACE - 1)
-    assert enforce(storage) == (1.0, [])
+    assert enforce_deadlines(storage) == (1.0, [])
     assert stored(storage, job.id) == job
     clock.turn(1)
     storage.heartbeat({job.owner: {}})
 
-    enforce(storage)
+    enforce_deadlines(storage)
 
     left = stored(storage, job.id)
     assert (left.state, left.reason, left.failures, left.halts) == (RETRYING, Reason.JOB_TIMEOUT, 1, 0)
@@ -65,7 +65,7 @@ def test_the_last_attempt_ends_as_aborted(storage: Memory, clock: ManualClock):
     job = in_state(storage, RUNNING, timeout=3 * SECOND, max_attempts=1)
     clock.turn(3 + GRACE)
 
-    enforce(storage)
+    enforce_deadlines(storage)
 
     assert (stored(storage, job.id).state, stored(storage, job.id).reason) == (ABORTED, Reason.JOB_TIMEOUT)
 
@@ -75,7 +75,7 @@ def test_what_the_caller_did_not_choose_the_task_says(storage: Memory, clock: Ma
     job, patient = in_state(storage, RUNNING), in_state(storage, RUNNING, timeout=60 * SECOND)
     clock.turn(3 + GRACE)
 
-    enforce(storage)
+    enforce_deadlines(storage)
 
     assert [stored(storage, each.id).state for each in (job, patient)] == [RETRYING, RUNNING]
 
@@ -86,7 +86,7 @@ def test_a_job_that_falls_silent_is_ended(storage: Memory, clock: ManualClock):
     storage.check_in([CheckIn(lively.token)])
     clock.turn(1)
 
-    enforce(storage)
+    enforce_deadlines(storage)
 
     assert [stored(storage, each.id).state for each in (silent, lively)] == [RETRYING, RUNNING]
 
@@ -96,7 +96,7 @@ def test_a_job_that_was_asked_to_stop_and_does_not_is_aborted(storage: Memory, c
     storage.abort([job.id], by="eve")
     clock.turn(GRACE)
 
-    enforce(storage)
+    enforce_deadlines(storage)
 
     assert (stored(storage, job.id).state, stored(storage, job.id).reason) == (ABORTED, Reason.ABORTED)
     assert kinds(storage, job.id)[-2:] == [Kind.ABORT_ASKED, Kind.ABORTED]
@@ -106,7 +106,7 @@ def test_jobs_without_limits_and_those_that_have_not_begun_are_left_alone(storag
     jobs = [in_state(storage, RUNNING), in_state(storage, RESERVED, timeout=SECOND), add(storage, timeout=SECOND)]
     clock.turn("1d")
 
-    assert enforce(storage) == (None, [])
+    assert enforce_deadlines(storage) == (None, [])
     assert [stored(storage, job.id).state for job in jobs] == [RUNNING, RESERVED, QUEUED]
 
 
@@ -115,7 +115,7 @@ def test_a_foreman_that_is_not_steady_ends_nothing(storage: Memory, clock: Manua
     job = in_state(storage, RUNNING, timeout=3 * SECOND)
     clock.turn("1h")
 
-    enforce(storage, may_rescue=False)
+    enforce_deadlines(storage, may_rescue=False)
 
     assert stored(storage, job.id) == job
 
@@ -124,7 +124,7 @@ def test_a_foreman_ends_its_own_worker_first(storage: Memory, clock: ManualClock
     job = in_state(storage, RUNNING, timeout=3 * SECOND)
     clock.turn(3 + GRACE)
 
-    _, ended = enforce(storage, own={job.owner})
+    _, ended = enforce_deadlines(storage, own={job.owner})
 
     assert [overrun.token for overrun in ended] == [job.token]
     assert stored(storage, job.id) == job
@@ -147,7 +147,7 @@ def test_what_a_newer_version_announces_ends_no_job_of_a_healthy_worker(
     clock.turn("1h")
     storage.heartbeat({"boss": {}, "eve": {}})
 
-    assert enforce(storage, own=own) == (None, [])
+    assert enforce_deadlines(storage, own=own) == (None, [])
 
     assert [stored(storage, each.id) for each in (job, neighbour)] == [job, neighbour]
 
@@ -160,7 +160,7 @@ def test_no_jobs_are_read_while_no_worker_is_foreign_or_stuck(
     for call in ("find", "get", "tasks"):
         monkeypatch.setattr(storage, call, None)  # whoever calls it fails
 
-    assert enforce(storage, own={"eve"}) == (None, [])
+    assert enforce_deadlines(storage, own={"eve"}) == (None, [])
 
 
 @pytest.mark.parametrize("option", ["timeout", "announced", "abort"])
@@ -176,11 +176,11 @@ def test_a_stuck_worker_is_ended_for_a_job_whose_time_is_over(
         storage.abort([job.id], by="eve")
     clock.turn(3 + GRACE - 1)
     runs = {job.id: (3 + GRACE - 1) * SECOND}
-    _, too_soon = enforce(storage, own={"eve"}, stuck={"eve": runs})
+    _, too_soon = enforce_deadlines(storage, own={"eve"}, stuck={"eve": runs})
     clock.turn(1)
     runs = {job.id: (3 + GRACE) * SECOND}
 
-    _, ended = enforce(storage, own={"eve"}, stuck={"eve": runs})
+    _, ended = enforce_deadlines(storage, own={"eve"}, stuck={"eve": runs})
 
     assert bool(too_soon) is (option == "abort")
     assert [overrun.token for overrun in ended] == [job.token]
@@ -194,7 +194,7 @@ def test_what_has_ended_or_not_begun_in_a_stuck_worker_is_not_over(storage: Memo
     in_worker_of_ours(storage, RESERVED, timeout=SECOND)
     clock.turn("1h")
 
-    assert enforce(storage, own={"eve"}, stuck={"eve": {guilty.id: 3600 * SECOND}}) == (None, [])
+    assert enforce_deadlines(storage, own={"eve"}, stuck={"eve": {guilty.id: 3600 * SECOND}}) == (None, [])
 
 
 @pytest.mark.parametrize("number", [3, 30])
@@ -203,7 +203,7 @@ def test_the_jobs_of_however_many_foreign_workers_are_ended(storage: Memory, clo
     jobs = [in_state(storage, RUNNING, owner=f"ruby-{each}", timeout=SECOND) for each in range(number)]
     clock.turn(60)
 
-    enforce(storage)
+    enforce_deadlines(storage)
 
     assert {stored(storage, job.id).state for job in jobs} == {RETRYING}
     assert stored(storage, ours.id) == ours
@@ -215,12 +215,12 @@ def test_the_foreign_worker_of_another_foreman_is_left_to_that_for_a_while(stora
     job = in_state(storage, RUNNING, timeout=3 * SECOND)
     clock.turn(3 + GRACE)
     storage.heartbeat({"boss": {}})
-    assert enforce(storage) == (10.0, [])
+    assert enforce_deadlines(storage) == (10.0, [])
     assert stored(storage, job.id) == job
     clock.turn(10)
     storage.heartbeat({"boss": {}})
 
-    enforce(storage)
+    enforce_deadlines(storage)
 
     assert stored(storage, job.id).state is RETRYING
 
@@ -230,10 +230,10 @@ def test_the_wait_is_the_jobs_own_and_nothing_in_a_job_harms_the_others(
     storage: Memory, clock: ManualClock, backoff: str
 ):
     jobs = [in_state(storage, RUNNING, timeout=SECOND) for _ in range(2)]
-    storage._jobs[jobs[0].id] = replace(jobs[0], backoff=backoff)
+    storage._tables.jobs[jobs[0].id] = replace(jobs[0], backoff=backoff)
     clock.turn(60)
 
-    enforce(storage)
+    enforce_deadlines(storage)
 
     assert [stored(storage, job.id).state for job in jobs] == [RETRYING, RETRYING]
     if backoff.startswith("{"):
@@ -244,6 +244,6 @@ def test_the_failure_is_one_of_its_own_kind(storage: Memory, clock: ManualClock)
     job = run(storage, add(storage, timeout=SECOND))
     clock.turn(60)
 
-    enforce(storage)
+    enforce_deadlines(storage)
 
     assert Failure.from_json(stored(storage, job.id).error or "").type == "Timeout"

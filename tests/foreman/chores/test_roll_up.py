@@ -19,4 +19,4 @@ def test_old_minutes_become_hours(storage: Memory, clock: ManualClock):
 
     assert again is None
     assert [point.values["added"] for point in storage.series(Span.TWO_DAYS)] == [2]
-    assert {key[0] for key in storage._measures} == {"hour"}
+    assert {key[0] for key in storage._tables.measures} == {"hour"}

@@ -68,8 +68,8 @@ def test_a_chore_that_says_when_it_wants_to_run_is_run_just_then(clock: Clock) -
 
 
 class RecordedAndForeseen(Recorded):
-    def due_in(self, outlook: PollResult) -> int | None:
-        return outlook.due_in
+    def due_in(self, result: PollResult) -> int | None:
+        return result.due_in
 
 
 def test_a_chore_that_is_foreseen_comes_just_then_and_never_later(clock: Clock) -> None:

@@ -18,10 +18,10 @@ from packhorse.foreman.chores import all_chores
 from packhorse.foreman.chores.skip_dead import SkipDead
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import ClientInfo, TaskInfo
-from tests.storage.conftest import ADDRESSES, chosen_storages, give_back
+from tests.storage.conftest import ADDRESSES, give_back, storages
 
 
-@pytest.fixture(params=chosen_storages())
+@pytest.fixture(params=storages("memory", "sqlite"))
 def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Packhorse]:
     url = ADDRESSES[request.param](tmp_path)
     with Packhorse(url) as app:

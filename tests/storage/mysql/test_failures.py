@@ -130,14 +130,14 @@ def test_a_long_transaction_elsewhere_does_not_bring_work_to_a_stand(storage: My
     for _ in range(10):
         for _ in range(PASSING // 10_000):
             storage.enqueue(new_jobs(1_000))
-        before = shared_mysql().processor_time()
+        before = shared_mysql().cpu_time()
         outcomes: list[Completed] = []
         while True:
             _, jobs = storage.finish_and_reserve(outcomes, "ann", {"mail": 1}, 200)
             outcomes = [Completed(job.token) for job in jobs]
             if not jobs:
                 break
-        times.append(shared_mysql().processor_time() - before)
+        times.append(shared_mysql().cpu_time() - before)
     bystander.execute("ROLLBACK")
 
     assert min(times[-3:]) < 5 * min(times[:3])

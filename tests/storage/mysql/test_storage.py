@@ -30,9 +30,9 @@ from packhorse.core.errors import BadURL, BadValue, StorageError, StorageNotFoun
 from packhorse.core.event import Kind
 from packhorse.core.job import DEAD, RETRYING
 from packhorse.core.outcome import Completed, Failed, Verdict
-from packhorse.storage.listing import Place
 from packhorse.storage.mysql import MySQL
 from packhorse.storage.mysql.connection import MySQLConnection, Result
+from packhorse.storage.queries import Place
 from packhorse.storage.records import EventFilter, Filter, LogLine
 from packhorse.storage.sql import lists
 from packhorse.storage.sql.lists import Index

@@ -20,7 +20,7 @@ from packhorse.storage.postgres import database as database_module
 from packhorse.storage.postgres.transaction import PostgresTransaction
 from packhorse.storage.records import Filter
 from tests.children import PATIENCE, until
-from tests.processor_time import processor_time
+from tests.cpu_time import cpu_time
 
 Bystander = psycopg.Connection[tuple[object, ...]]
 
@@ -133,10 +133,10 @@ def _pass(storage: Postgres, queues: list[str], number: int) -> float:
     storage.enqueue(new_jobs(rest, queue=queues[0]))
     with storage._db.lent() as connection:  # the one connection that there is
         pid = connection.driver.info.backend_pid
-    before = processor_time([pid])
+    before = cpu_time([pid])
     outcomes: list[Completed] = []
     while True:
         _, jobs = storage.finish_and_reserve(outcomes, "ann", dict.fromkeys(queues, 1), 200)
         outcomes = [Completed(job.token) for job in jobs]
         if not jobs:
-            return processor_time([pid]) - before
+            return cpu_time([pid]) - before

@@ -34,7 +34,7 @@ from packhorse.core.ids import new_id
 from packhorse.core.job import SCHEDULED
 from packhorse.core.outcome import Completed, Failed, Failure, Verdict
 from packhorse.foreman.heartbeat import ForemanRecord
-from packhorse.foreman.orders import Orders
+from packhorse.foreman.poller import Orders
 from packhorse.storage import open_storage
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.postgres.database import Options

@@ -21,8 +21,11 @@ from tests.storage import laws
 from tests.storage.machine import Machine
 from tests.storage.redis.audit import audit
 from tests.storage.redis.tour import take_tour
+from tests.storage.test_model import IS_LONG
 
-BUDGET = settings(max_examples=40, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck))
+BUDGET = settings(
+    max_examples=40 if IS_LONG else 10, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+)
 THREADS, STEPS = 6, 120
 
 

@@ -27,7 +27,7 @@ from packhorse.core.job import COMPLETED, DEAD, FINAL, QUEUED, RESERVED, RUNNING
 from packhorse.core.outcome import Completed
 from packhorse.storage.contract import BATCH
 from packhorse.storage.records import ClientInfo, EventFilter, Filter, Retention, ScheduleInfo, Tick
-from packhorse.storage.redis import Redis, clients
+from packhorse.storage.redis import Redis, lists, pruner
 from tests.storage.redis.audit import audit
 from tests.storage.redis.overtaking import overtake, step_between
 
@@ -61,7 +61,7 @@ def prunable(storage: Redis) -> set[str]:
 def test_a_client_with_very_many_subscriptions_leaves_in_parts(
     storage: Redis, carl: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clients, "_JOBS_AT_ONCE", 4)
+    monkeypatch.setattr(pruner, "MOST_MISSED", 4)
     jobs = [in_state(storage, state) for state in (COMPLETED, QUEUED, RESERVED) for _ in range(5)]
     storage.subscribe(carl, ids(jobs))
     assert len(storage.outcomes_for(carl)) == 5
@@ -75,7 +75,7 @@ def test_a_client_with_very_many_subscriptions_leaves_in_parts(
 
 
 def test_outcomes_are_read_whole(storage: Redis, carl: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "_JOBS_AT_ONCE", 4)
+    monkeypatch.setattr(lists, "_JOBS_AT_ONCE", 4)
     jobs = [in_state(storage, COMPLETED) for _ in range(10)]
     storage.subscribe(carl, ids(jobs))
 

@@ -31,9 +31,9 @@ def test_parent_and_child_work_side_by_side(storage: Redis):
             done += ids(jobs)
         return done
 
-    with forked(lambda parent: parent.say(work("child"))) as child:
+    with forked(lambda parent: parent.send(work("child"))) as child:
         ours = work(WORKER)
-        theirs = child.hear()
+        theirs = child.receive()
 
     assert len(ours) + len(theirs) == len({*ours, *theirs}) == 200
 

@@ -10,7 +10,7 @@ import pytest
 from packhorse.conformance.builders import find_all, ids, new_job, new_jobs
 from packhorse.core.job import DEAD, FINAL, HELD, QUEUED, RETRYING, RUNNING, SCHEDULED, WAITING, Job, State, rank_of
 from packhorse.core.transitions import Transition
-from packhorse.storage import listing
+from packhorse.storage import queries
 from packhorse.storage.contract import BATCH
 from packhorse.storage.records import Count, Filter
 from packhorse.storage.redis import Redis, lists
@@ -90,7 +90,7 @@ def keep_all(storage: Redis, jobs: list[Job]) -> None:
             tx.do("SADD", storage._keys.holders, job.owner or "nobody")
             tx.keep(None, Transition(job, []))
 
-    storage._change("keep_all", work)
+    storage._write("keep_all", work)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -101,10 +101,10 @@ def test_the_script_and_the_model_agree_who_fits_and_who_is_next(storage: Redis,
 
     for _ in range(60):
         where = some_filter(chance)
-        order = listing.order_of(where.states)
-        expected = sorted((job for job in jobs if listing.fits(job, where)), key=order.place)
+        order = queries.order_of(where.states)
+        expected = sorted((job for job in jobs if queries.fits(job, where)), key=order.place)
         assert find_all(storage, where, limit=chance.choice([2, 50, BATCH])) == expected
-        if not listing.is_tallied(where):
+        if not queries.is_tallied(where):
             assert storage.count(where) == Count(len(expected))
             capped = Count(len(expected)) if len(expected) <= 5 else Count(5, exact=False)
             assert storage.count(where, cap=5) == capped
@@ -134,7 +134,7 @@ def test_a_cursor_may_name_any_number(storage: Redis) -> None:
     everything = ids(find_all(storage))
 
     for place in (-(10**30), -(2**63), 0, 2**63, 10**30):
-        cursor = listing.encode_cursor(listing.NEWEST, (place,))
+        cursor = queries.encode_cursor(queries.NEWEST, (place,))
         assert ids(storage.find(Filter(), cursor=cursor).jobs) == (everything if place < 0 else [])
 
 

@@ -19,10 +19,11 @@ from msgspec.structs import replace
 from packhorse.conformance.builders import LEASE
 from packhorse.core import transitions
 from packhorse.core.clock import DAY, HOUR, MINUTE, SECOND
+from packhorse.core.event import Kind
 from packhorse.core.job import Job, UniqueLock
 from packhorse.core.outcome import Failed
 from packhorse.core.transitions import Transition
-from packhorse.storage.redis import server, steering, transaction, upkeep, write_set
+from packhorse.storage.redis import server, storage, transaction, write_set
 from packhorse.storage.redis.scripts import Script
 from packhorse.storage.redis.transaction import Transaction
 from tests.storage.choices import Ending, Wish
@@ -75,10 +76,16 @@ def in_lua(monkeypatch: pytest.MonkeyPatch, piece: str, bug: str) -> None:
     assert found, f"no script has the piece {piece!r} any more: give this mutant another"
 
 
-def in_changes(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, bug: Callable[..., Any]) -> None:
-    """What one module of the Redis storage takes from `transitions.py`; the model keeps the right one."""
-    assert hasattr(transitions, name)
-    monkeypatch.setattr(module, "transitions", SimpleNamespace(**{**vars(transitions), name: bug}))
+def in_changes(monkeypatch: pytest.MonkeyPatch, kind: Kind, bug: Callable[[Job, Job], Job]) -> None:
+    """Store another job, made from the job before and after, when the engine keeps a change with this event."""
+    keep = Transaction.keep
+
+    def bent(tx: Transaction, before: Job, change: Transition, ran: int | None = None) -> Job:
+        if any(event.kind is kind for event in change.events):
+            change = change._replace(job=bug(before, change.job))
+        return keep(tx, before, change, ran)
+
+    monkeypatch.setattr(Transaction, "keep", bent)
 
 
 # --- handing jobs over ----------------------------------------------------------------------------------------------
@@ -92,11 +99,7 @@ def the_fence_does_not_rise_when_a_job_is_reserved(monkeypatch: pytest.MonkeyPat
 
 @mutant()
 def the_fence_does_not_rise_when_a_job_is_rescued(monkeypatch: pytest.MonkeyPatch) -> None:
-    def rescued(job: Job, *args: Any, **options: Any) -> Transition:
-        change = transitions.rescued(job, *args, **options)
-        return change._replace(job=replace(change.job, fence=job.fence))
-
-    in_changes(monkeypatch, upkeep, "rescued", rescued)
+    in_changes(monkeypatch, Kind.HALTED, lambda before, after: replace(after, fence=before.fence))
 
 
 @mutant(ADD, RESERVE, does("finish", endings=[Ending(token=-1)]))
@@ -167,9 +170,9 @@ def a_job_expires_a_microsecond_late(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant(ADD, RESERVE, does("turn", by=LEASE), does("rescue"))
 def a_lease_ends_a_microsecond_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    rescue = upkeep.Upkeep.rescue
+    rescue = storage.Redis.rescue
     monkeypatch.setattr(
-        upkeep.Upkeep, "rescue", lambda self, *, lease, **options: rescue(self, lease=lease - 1, **options)
+        storage.Redis, "rescue", lambda self, *, lease, **options: rescue(self, lease=lease - 1, **options)
     )
 
 
@@ -187,14 +190,15 @@ def the_latest_of_one_moment_is_promoted_first(monkeypatch: pytest.MonkeyPatch) 
 # --- unique keys ----------------------------------------------------------------------------------------------------
 
 
-@mutant(does("enqueue", wishes=[Wish(lock=UniqueLock("red"))] * 2))
+@mutant(*[does("enqueue", wishes=[Wish(lock=UniqueLock("red"))])] * 2)
 def a_unique_key_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Transaction, "holder", lambda *_: None)
+    monkeypatch.setattr(Transaction, "holders", lambda *_: {})
 
 
 @mutant()
 def a_finished_job_keeps_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_changes(monkeypatch, transaction, "holds", lambda *_: True)
+    bent = SimpleNamespace(**{**vars(transitions), "holds": lambda *_: True})
+    monkeypatch.setattr(transaction, "transitions", bent)
 
 
 # --- what is counted and told -----------------------------------------------------------------------------------------
@@ -216,7 +220,7 @@ def a_tally_only_rises(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant(ADD, RESERVE, FINISH)
 def a_completed_job_has_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_lua(monkeypatch, "if batch then tell_batch(owner, batch) end", "")
+    in_lua(monkeypatch, "if batch then write_batch(owner, batch) end", "")
 
 
 @mutant(ADD, RESERVE, START, LOOK)
@@ -231,11 +235,7 @@ def how_long_it_ran_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant(ADD, RESERVE, FAIL, does("steer", how="retry", picks=[0]))
 def a_retried_job_keeps_its_failures(monkeypatch: pytest.MonkeyPatch) -> None:
-    def retried(job: Job, *args: Any, **options: Any) -> Transition:
-        change = transitions.retried(job, *args, **options)
-        return change._replace(job=replace(change.job, failures=job.failures))
-
-    in_changes(monkeypatch, steering, "retried", retried)
+    in_changes(monkeypatch, Kind.RETRIED, lambda before, after: replace(after, failures=before.failures))
 
 
 @mutant(ADD, does("turn", by=4 * HOUR), does("roll_up"))

@@ -20,7 +20,7 @@ from packhorse.core.event import Subject
 from packhorse.core.job import COMPLETED, DEAD, FINAL, HELD, QUEUED, RETRYING, SCHEDULED, NewJob
 from packhorse.core.outcome import Completed
 from packhorse.storage.contract import BATCH
-from packhorse.storage.listing import NEWEST, encode_cursor
+from packhorse.storage.queries import NEWEST, encode_cursor
 from packhorse.storage.records import EventFilter, Filter, Span, WorkerInfo
 from packhorse.storage.redis import Redis
 from tests.redis_server import RedisServer, redis_server

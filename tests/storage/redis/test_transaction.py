@@ -11,9 +11,9 @@ from packhorse.core import transitions
 from packhorse.core.errors import StorageUnavailable
 from packhorse.core.event import Kind, Subject
 from packhorse.core.job import QUEUED, SCHEDULED
+from packhorse.storage.engine.history import record_about
 from packhorse.storage.records import ClientInfo, EventFilter, WorkerInfo
 from packhorse.storage.redis import Redis
-from packhorse.storage.redis.keeper import Keeper
 from packhorse.storage.redis.rows import entries_of
 from packhorse.storage.redis.scripts import load_scripts
 from packhorse.storage.redis.transaction import Transaction
@@ -28,11 +28,11 @@ MEDDLING: dict[str, tuple[Callable[[Transaction, Redis], object], Meddling]] = {
         lambda storage: storage.join_client(ClientInfo("web")),
     ),
     "a score": (
-        lambda tx, storage: tx.score(storage._keys.beats, "ann"),
+        lambda tx, storage: tx.scores(storage._keys.beats, ["ann"]),
         lambda storage: storage.leave("ann"),
     ),
     "a set": (
-        lambda tx, storage: tx.members(storage._keys.sub("a")),
+        lambda tx, storage: tx.members([storage._keys.sub("a")]),
         lambda storage: (storage.join_client(ClientInfo("web")), storage.subscribe("web", ["a"])),
     ),
     "a text": (
@@ -40,11 +40,11 @@ MEDDLING: dict[str, tuple[Callable[[Transaction, Redis], object], Meddling]] = {
         lambda storage: add(storage, "new"),
     ),
     "how much a worker holds": (
-        lambda tx, storage: tx.must_hold("ann", 0),
+        lambda tx, storage: tx.held_jobs(["ann"], 10),
         lambda storage: storage.reserve("ann", {"mail": 1}, 1),
     ),
     "a unique key": (
-        lambda tx, storage: tx.holder("k"),
+        lambda tx, storage: tx.holders(["k"]),
         lambda storage: add(storage, "new", unique=unique("k")),
     ),
 }
@@ -68,7 +68,7 @@ def test_nothing_is_written_when_something_read_has_changed(storage: Redis, what
         meddle(storage)
         tx.keep(job, transitions.aborted(job, tx.now, "tester"))
 
-    is_written, _ = storage._attempt("test", work)
+    is_written, _ = storage._writer.attempt("test", work)
 
     assert not is_written
     assert storage.get("b") == before
@@ -86,7 +86,7 @@ def test_who_was_overtaken_decides_anew(storage: Redis) -> None:
         states.append(job.priority)
         tx.keep(job, transitions.aborted(job, tx.now, "tester"))
 
-    storage._change("test", work)
+    storage._write("test", work)
 
     assert states == [1, 9]
     assert kinds(storage, "a") == [Kind.ADDED, Kind.PRIORITY_CHANGED, Kind.ABORTED]
@@ -102,8 +102,8 @@ def test_who_is_always_overtaken_gives_up_with_an_error_that_names_the_call(
         storage.set_priority(["a"], 9 if job.priority == 1 else 1)
         tx.keep(job, transitions.aborted(job, tx.now, "tester"))
 
-    with pytest.raises(StorageUnavailable, match=r"abort was overtaken \d+ times"):
-        storage._change("abort", work)
+    with pytest.raises(StorageUnavailable, match=r"abort lost \d+ races"):
+        storage._write("abort", work)
     assert stored(storage, "a").state is QUEUED
 
 
@@ -123,18 +123,18 @@ def test_a_transaction_sees_its_own_writes(storage: Redis) -> None:
     def work(tx: Transaction) -> tuple[int, set[str], bytes | None]:
         job = tx.jobs(["a"])["a"]
         tx.keep(job, transitions.reprioritised(job, 9, tx.now, None))
-        tx.subscribe("a", "web")
         tx.put_field(storage._keys.clients, "web", "{}")
-        return tx.jobs(["a"])["a"].priority, tx.subscribers("a"), tx.field(storage._keys.clients, "web")
+        tx.subscribe("a", "web")
+        return tx.jobs(["a"])["a"].priority, tx.subscribers(["a"])["a"], tx.field(storage._keys.clients, "web")
 
-    assert storage._change("test", work) == (9, {"web"}, b"{}")
+    assert storage._write("test", work) == (9, {"web"}, b"{}")
 
 
 def test_a_part_that_fails_is_undone_alone(storage: Redis) -> None:
     def part(tx: Transaction) -> None:
         job = tx.jobs(["a"])["a"]
         tx.keep(job, transitions.aborted(job, tx.now, "tester"))
-        tx.record_about(Subject.QUEUE, Kind.PAUSED, queue="mail")
+        record_about(tx, Subject.QUEUE, Kind.PAUSED, queue="mail")
         tx.do("SET", storage._keys.counter("line"), 77)
         raise ValueError("no")
 
@@ -144,7 +144,7 @@ def test_a_part_that_fails_is_undone_alone(storage: Redis) -> None:
         with pytest.raises(ValueError, match="no"):
             tx.nested(part)
 
-    storage._change("test", work)
+    storage._write("test", work)
 
     assert kinds(storage, "a") == [Kind.ADDED]
     assert kinds(storage, "b") == [Kind.ADDED, Kind.ABORTED]
@@ -158,11 +158,11 @@ def test_a_transaction_that_only_reads_sends_no_script(storage: Redis, monkeypat
 
     monkeypatch.setattr(storage._server, "run", must_not_run)
 
-    assert storage._change("test", lambda tx: len(tx.jobs(["a", "b", "c"]))) == 2
+    assert storage._write("test", lambda tx: len(tx.jobs(["a", "b", "c"]))) == 2
 
 
 def test_a_transaction_that_was_written_is_not_written_again_when_it_is_sent_again(storage: Redis) -> None:
-    tx = Keeper._transaction(storage, "test")
+    tx = storage._writer.transaction("test")
     job = tx.jobs(["a"])["a"]
     tx.keep(job, transitions.reprioritised(job, 9, tx.now, None))
     words = tx.words()

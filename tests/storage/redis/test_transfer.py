@@ -47,7 +47,9 @@ def test_a_gap_in_the_numbers_of_events_does_not_keep_the_older_ones_alive() -> 
     clock = ManualClock()
     source = open_storage("memory://", now=clock)
     furnish(source, clock)
-    source._events = [event for event in source._events if event.id % 7 and not 40 < event.id < 60]  # type: ignore[attr-defined]
+    events = source._tables.events  # type: ignore[attr-defined]
+    for number in [number for number in events if number % 7 == 0 or 40 < number < 60]:
+        del events[number]
     storage = Redis.from_url(fresh_url(), now=clock)
     copy_storage(End(source, "there"), End(storage, "here"), patience=0)
     clock.turn(1)
@@ -66,7 +68,8 @@ def test_events_whose_numbers_lie_far_apart_are_counted_one_by_one() -> None:
     clock = ManualClock()
     source = open_storage("memory://", now=clock)
     furnish(source, clock)
-    source._events = [replace(event, id=1_000 * event.id) for event in source._events]  # type: ignore[attr-defined]
+    tables = source._tables  # type: ignore[attr-defined]
+    tables.events = {1_000 * number: replace(event, id=1_000 * number) for number, event in tables.events.items()}
     told = source.events(EventFilter(), limit=10_000)
     address = Address.parse(fresh_url())
     storage = Redis(address._replace(events=len(told) - 1), now=clock)

@@ -28,7 +28,7 @@ def test_without_a_port_it_is_the_one_of_the_web():
         ("http://farm:secret@host?patience=0s", "patience cannot be"),
         ("http://farm:secret@host?connections=1", "connections cannot be '1'"),
         ("http://farm:secret@host?ca=file.pem", "for TLS"),
-        ("http://farm:secret%0A@host", "no token has"),
+        ("http://farm:secret%0A@host", "tokens do not have"),
     ],
 )
 def test_what_is_wrong_with_an_address_is_said_without_its_token(url: str, what: str):

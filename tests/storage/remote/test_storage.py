@@ -36,8 +36,8 @@ from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import Filter
-from packhorse.storage.remote.link import Link, Reply
-from packhorse.storage.wire import QUESTIONS, WIRE, Question, Refusal, error_of, refusal_of
+from packhorse.storage.remote.connection import RemoteConnection, Reply
+from packhorse.storage.rpc import CALLS, RPC_VERSION, Refusal, RemoteCall, error_of, refusal_of
 from packhorse.web.api import work
 from packhorse.web.application import make_application
 from packhorse.web.security.access import decide_access
@@ -80,7 +80,7 @@ def test_a_token_for_work_opens_the_storage(guarded: Manager, clock: ManualClock
 
 
 @pytest.mark.parametrize(
-    ("secret", "told"), [("", "wants a token"), ("nobody-knows-this-one", "does not know this token")]
+    ("secret", "told"), [("", "needs a token"), ("nobody-knows-this-one", "does not know this token")]
 )
 def test_without_a_known_token_nothing_is_answered(guarded: Manager, secret: str, told: str, opened: Opened):
     storage = opened(with_token(guarded, secret))
@@ -188,7 +188,7 @@ def test_what_is_no_packhorse_is_told_apart(opened: Opened):
     thread = threading.Thread(target=server.handle_request)
     thread.start()
     try:
-        with pytest.raises(BadURL, match="is no Packhorse"):
+        with pytest.raises(BadURL, match="no Packhorse"):
             opened(f"http://127.0.0.1:{server.server_port}").queues()
     finally:
         thread.join(60)
@@ -198,7 +198,7 @@ def test_what_is_no_packhorse_is_told_apart(opened: Opened):
 def test_an_older_manager_is_to_be_brought_up_to_date_first(
     manager: Manager, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(work, "WIRE", WIRE - 1)
+    monkeypatch.setattr(work, "RPC_VERSION", RPC_VERSION - 1)
 
     with pytest.raises(SchemaTooNew, match="older version"):
         storage.queues()
@@ -206,9 +206,9 @@ def test_an_older_manager_is_to_be_brought_up_to_date_first(
 
 def test_an_answer_that_cannot_be_read_is_no_bug_of_ours(storage: Storage, monkeypatch: pytest.MonkeyPatch):
     storage.queues()
-    monkeypatch.setattr(Question, "put_to", lambda *given: b'[{"name": 7}]')
+    monkeypatch.setattr(RemoteCall, "run_on", lambda *given: b'[{"name": 7}]')
 
-    with pytest.raises(StorageUnavailable, match="is not understood"):
+    with pytest.raises(StorageUnavailable, match="cannot be read"):
         storage.queues()
 
 
@@ -217,8 +217,10 @@ def test_what_a_proxy_says_for_a_manager_that_is_away_is_not_the_last_word(
     storage: Storage, monkeypatch: pytest.MonkeyPatch, status: int
 ):
     storage.queues()
-    ask, replies = Link.ask, [Reply(status, b"<html>come again</html>")]
-    monkeypatch.setattr(Link, "ask", lambda *given, **more: replies.pop() if replies else ask(*given, **more))
+    ask, replies = RemoteConnection.ask, [Reply(status, b"<html>come again</html>")]
+    monkeypatch.setattr(
+        RemoteConnection, "ask", lambda *given, **more: replies.pop() if replies else ask(*given, **more)
+    )
 
     storage.enqueue([new_job("once")])
 
@@ -228,9 +230,9 @@ def test_what_a_proxy_says_for_a_manager_that_is_away_is_not_the_last_word(
 def test_what_is_too_much_for_a_proxy_is_not_taken_for_an_outage(storage: Storage, monkeypatch: pytest.MonkeyPatch):
     """Who takes it for one sends it again and again."""
     storage.queues()
-    monkeypatch.setattr(Link, "ask", lambda *given, **more: Reply(413, b"<html>too large</html>"))
+    monkeypatch.setattr(RemoteConnection, "ask", lambda *given, **more: Reply(413, b"<html>too large</html>"))
 
-    with pytest.raises(BadValue, match="so much at once does not get through"):
+    with pytest.raises(BadValue, match="too large"):
         storage.enqueue([new_job()])
 
 
@@ -297,7 +299,7 @@ def test_an_error_is_the_same_on_both_ends(error: PackhorseError):
 def test_a_kind_of_event_that_only_the_manager_knows_is_told_as_it_is():
     sent = msgspec.json.encode([{"kind": "from_the_future", "at": 1}, {"kind": "added", "at": 2}])
 
-    newer, known = QUESTIONS["events"].answered(sent, (), {})
+    newer, known = CALLS["events"].decode_answer(sent, (), {})
 
     assert (newer.kind, newer.kind.value, newer.at) == ("from_the_future", "from_the_future", 1)
     assert newer.kind not in list(Kind)

@@ -58,11 +58,11 @@ def test_parent_and_children_write_at_the_same_time(storage: SQLite, path: Path)
         return "done"
 
     with (
-        forked(lambda parent: parent.say(work("ann"))) as ann,
-        forked(lambda parent: parent.say(work("bob"))) as bob,
+        forked(lambda parent: parent.send(work("ann"))) as ann,
+        forked(lambda parent: parent.send(work("bob"))) as bob,
     ):
         work("parent")
-        assert (ann.hear(), bob.hear()) == ("done", "done")
+        assert (ann.receive(), bob.receive()) == ("done", "done")
 
     assert storage.count(Filter()).number == 1 + 3 * 60
     assert tallies(storage) == recount(storage)
@@ -92,15 +92,15 @@ def test_what_a_child_stores_is_not_lost_when_its_parent_closes(storage: SQLite,
 
     def work(parent: Parent) -> None:
         storage.enqueue([new_job("child-1")])
-        parent.say("open")
-        parent.wait_for_nod()
-        parent.say([one.placement for one in storage.enqueue([new_job("child-2")])])
+        parent.send("open")
+        parent.wait()
+        parent.send([one.placement for one in storage.enqueue([new_job("child-2")])])
 
     with forked(work) as child:
-        assert child.hear() == "open"
+        assert child.receive() == "open"
         storage.close()
-        child.nod()
-        assert child.hear() == ["added"]
+        child.proceed()
+        assert child.receive() == ["added"]
 
     assert sorted(ids(find_all(storage))) == ["child-1", "child-2", "parent"]
     assert integrity(path) == "ok"
@@ -111,9 +111,9 @@ def test_a_fork_while_another_thread_writes_lets_the_child_read(storage: SQLite)
 
     with (
         occupied(storage, lambda tx: storage._hot_path.enqueue(tx, [new_job("within")]), seconds=0.3),
-        forked(lambda parent: parent.say(ids(find_all(storage)))) as child,
+        forked(lambda parent: parent.send(ids(find_all(storage)))) as child,
     ):
-        seen = child.hear()
+        seen = child.receive()
 
     assert "before" in seen
 
@@ -123,15 +123,15 @@ def test_a_fork_while_another_thread_writes_lets_the_child_write_after_it(path: 
     add(storage, "before")
 
     def work(parent: Parent) -> None:
-        parent.say("begins")
+        parent.send("begins")
         storage.enqueue([new_job("child")])
-        parent.say("stored")
+        parent.send("stored")
 
     with contextlib.ExitStack() as stack:
         with occupied(storage, lambda tx: storage._hot_path.enqueue(tx, [new_job("within")]), seconds=0.3):
             child = stack.enter_context(forked(work))
-            assert child.hear() == "begins"
-        assert child.hear() == "stored"
+            assert child.receive() == "begins"
+        assert child.receive() == "stored"
 
     assert sorted(ids(find_all(storage))) == ["before", "child", "within"]
     storage.close()

@@ -17,7 +17,7 @@ from packhorse.core.clock import HOUR
 from packhorse.core.errors import BadValue
 from packhorse.core.job import COMPLETED, DEAD, FINAL, HELD, QUEUED, RUNNING, SCHEDULED, State
 from packhorse.core.outcome import Completed
-from packhorse.storage.listing import BY_DUE_TIME, IN_LINE, LATEST_FINISHED, NEWEST, Order, encode_cursor
+from packhorse.storage.queries import BY_DUE_TIME, IN_LINE, LATEST_FINISHED, NEWEST, Order, encode_cursor
 from packhorse.storage.records import Count, Filter
 from packhorse.storage.sql.lists import AT_A_TIME, AT_MOST
 from packhorse.storage.sqlite import SQLite

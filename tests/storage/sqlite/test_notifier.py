@@ -351,16 +351,16 @@ def test_a_forked_child_neither_hears_nor_wakes_its_parents_waiters(notifier: No
     def work(parent: Parent) -> None:
         notifier.interrupt()
         notifier.note_version()
-        parent.say("interrupted")
-        parent.say(notifier.wait(LONG))
+        parent.send("interrupted")
+        parent.send(notifier.wait(LONG))
 
     with forked(work) as child:
-        assert child.hear() == "interrupted"
+        assert child.receive() == "interrupted"
         until(lambda: len(names(notifier)) == 2, "the child sleeps too")
         assert waiter.is_alive()
         notifier.notify()
         notifier.notify()
-        assert child.hear() is True
+        assert child.receive() is True
 
     finish_all(waiter)
     assert waiter.woken is True
@@ -454,13 +454,13 @@ def test_when_no_more_files_may_be_opened_a_waiter_polls(notifier: Notifier, fil
                 files.append(os.open(os.devnull, os.O_RDONLY))
             except OSError:
                 break
-        parent.say(notifier.wait(0.01))
+        parent.send(notifier.wait(0.01))
         file.version += 1
-        parent.say(notifier.wait(LONG))
+        parent.send(notifier.wait(LONG))
 
     with forked(work) as child:
-        assert child.hear() is False
-        assert child.hear() is True
+        assert child.receive() is False
+        assert child.receive() is True
 
 
 def test_a_process_with_very_many_open_files_can_sleep(notifier: Notifier) -> None:
@@ -472,11 +472,11 @@ def test_a_process_with_very_many_open_files_can_sleep(notifier: Notifier) -> No
     def work(parent: Parent) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (2_000, most))
         files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1_100)]
-        parent.say(notifier.wait(0.01))
+        parent.send(notifier.wait(0.01))
         assert files
 
     with forked(work) as child:
-        assert child.hear() is False
+        assert child.receive() is False
 
 
 # --- its place ------------------------------------------------------------------------------------------------------

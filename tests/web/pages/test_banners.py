@@ -9,9 +9,9 @@ from starlette.testclient import TestClient
 
 from packhorse import __version__
 from packhorse.core.event import Subject
+from packhorse.monitor import health
 from packhorse.storage.records import ScheduleInfo, WorkerInfo
 from packhorse.storage.transfer import Move, Stage
-from packhorse.web.pages import banners
 from tests.cli.yard import FOREMAN, WORKER, Yard
 
 PLACES = ("/", "/jobs", "/failures", "/queues", "/tasks", "/workers", "/schedules", "/storage", "/audit")
@@ -56,7 +56,7 @@ def test_a_foreman_that_takes_no_jobs_is_told(web: TestClient, yard: Yard, repor
 
 @pytest.mark.parametrize(
     ("is_attended", "why"),
-    [(False, "no foreman is running."), (True, "1 foreman is running, but none has seen to it.")],
+    [(False, "no foreman is running."), (True, "1 foreman is running and has not enqueued it.")],
 )
 def test_a_late_schedule_says_whether_anybody_is_there(web: TestClient, yard: Yard, is_attended: bool, why: str):
     long_ago = yard.storage.now() - 3_600_000_000
@@ -78,7 +78,8 @@ def test_many_late_schedules_are_told_as_one(web: TestClient, yard: Yard):
     shown = web.get("/jobs").text
 
     assert "5 schedules are late." in shown
-    assert "plan-0, plan-1, plan-2 … The first was due 1 h" in shown
+    assert "The first was due 1 h" in shown
+    assert "plan-0, plan-1, plan-2 …; no foreman is running." in shown
     assert "The schedule plan" not in shown
 
 
@@ -88,7 +89,7 @@ def test_many_late_schedules_are_told_as_one(web: TestClient, yard: Yard):
 def test_queues_that_fall_behind_are_told_as_one(
     web: TestClient, yard: Yard, monkeypatch: pytest.MonkeyPatch, queues: list[str], told: str
 ):
-    monkeypatch.setattr(banners, "_BEHIND", -1)  # no job need wait for a minute
+    monkeypatch.setattr(health, "_LATE", -1)  # no job need wait for a minute
     yard.join()
     for queue in queues:
         yard.add(queue=queue)
@@ -109,7 +110,7 @@ def test_a_foreman_that_needs_no_worker_just_now_is_well(web: TestClient, yard: 
 
 
 def test_a_foreman_whose_workers_do_not_start_is_told(web: TestClient, yard: Yard, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(banners, "_BEHIND", -1)  # no job need wait for a minute
+    monkeypatch.setattr(health, "_LATE", -1)  # no job need wait for a minute
     yard.join()
     yard.storage.leave(WORKER, why="died")
     yard.add()
@@ -153,14 +154,14 @@ def test_foremen_of_another_version_are_told(web: TestClient, yard: Yard, versio
     shown = web.get("/jobs").text
 
     assert ("Versions are mixed." in shown) is is_told
-    assert (f"There is 1 foreman of 0.0.1; this page is of {__version__}." in shown) is is_told
+    assert (f"1 foreman runs 0.0.1; this is {__version__}." in shown) is is_told
 
 
 @pytest.mark.parametrize(("deploying", "is_told"), [(-1, True), (10**12, False)])
 def test_versions_of_the_code_are_told_that_stay_mixed(
     web: TestClient, yard: Yard, monkeypatch: pytest.MonkeyPatch, deploying: int, is_told: bool
 ):
-    monkeypatch.setattr(banners, "_DEPLOYING", deploying)
+    monkeypatch.setattr(health, "_DEPLOY_TIME", deploying)
     for number, version in enumerate(("9d01", "9d01", "4f2c", None)):
         info = {} if version is None else {"code_version": version}
         yard.storage.join(WorkerInfo(f"w-{number}", host="mule", pid=number, info=info))
@@ -168,4 +169,4 @@ def test_versions_of_the_code_are_told_that_stay_mixed(
     shown = web.get("/jobs").text
 
     assert ("Versions of your code are mixed." in shown) is is_told
-    assert ("Of the workers, 1 of 4f2c, 2 of 9d01; the newest first." in shown) is is_told
+    assert ("1 worker runs 4f2c, 2 workers run 9d01." in shown) is is_told

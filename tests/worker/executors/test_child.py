@@ -140,7 +140,7 @@ def test_sigterm_between_two_jobs_interrupts_neither_but_nothing_more_begins(ser
     def task() -> None:
         ran.append(True)
 
-    line = child._WorkerLine(serving(task).channel)
+    line = child._ChannelLink(serving(task).channel)
     line.terminate(signal.SIGTERM, None)
     registered = task_of(task, "task")
 

@@ -15,7 +15,7 @@ from packhorse.core.outcome import Completed, Failed, Outcome, Released, Stopped
 from packhorse.worker.executors import coroutine
 from packhorse.worker.executors.coroutine import CoroutineExecutor
 from packhorse.worker.executors.slots import Slots
-from packhorse.worker.finisher import Finisher
+from packhorse.worker.finisher import OutcomeQueue
 from packhorse.worker.held_job import HeldJob, WorkerStop
 from tests.children import PATIENCE, until
 from tests.worker.making import RESULT_LIMIT, a_held_job, a_job, task_of
@@ -24,16 +24,16 @@ from tests.worker.making import RESULT_LIMIT, a_held_job, a_job, task_of
 class Bench:
     def __init__(self, slots: int) -> None:
         self.slots = Slots(None, slots, lambda held: self.executor)
-        self.finisher = Finisher(lambda: None)
-        self.executor = CoroutineExecutor(self.slots, self.finisher, RESULT_LIMIT)
+        self.queue = OutcomeQueue(lambda: None)
+        self.executor = CoroutineExecutor(self.slots, self.queue, RESULT_LIMIT)
         self.worker_stop = WorkerStop()
 
     def held(self, function: Callable[..., Any], name: str = "a") -> HeldJob:
         return a_held_job(a_job(name), task_of(function, "task"), worker_stop=self.worker_stop)
 
     def outcome_of(self, held: HeldJob) -> Outcome:
-        until(lambda: held.is_settled and len(self.finisher), "it ends")
-        return dict(self.finisher.take_now(100))[held]
+        until(lambda: held.is_settled and len(self.queue), "it ends")
+        return dict(self.queue.take_now(100))[held]
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_no_more_run_at_once_than_there_are_slots(bench: Bench):
     until(lambda: len(began) == 2, "two begin")
     in_line = bench.slots.waiting
     bench.executor.loop().call_soon_threadsafe(gate.set)
-    until(lambda: len(bench.finisher) == 5, "all end")
+    until(lambda: len(bench.queue) == 5, "all end")
 
     assert in_line == 3
     until(lambda: len(bench.slots._free) == 2, "both slots are free")
@@ -175,7 +175,7 @@ def test_what_runs_when_the_loop_ends_is_cancelled_once_and_cleans_up(bench: Ben
 
 
 def test_what_does_not_end_when_it_is_cancelled_does_not_keep_the_loop(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(coroutine, "UNWINDING", 0.01)
+    monkeypatch.setattr(coroutine, "CLEANUP_TIME", 0.01)
     began = threading.Event()
 
     async def task() -> None:
@@ -220,6 +220,6 @@ def test_a_coroutine_waits_for_a_slot_that_a_thread_holds(bench: Bench):
     waiting = bench.slots.waiting
 
     bench.slots.give(0)
-    until(lambda: len(bench.finisher) == 3, "all end, one after the other")
+    until(lambda: len(bench.queue) == 3, "all end, one after the other")
 
     assert waiting == 3

@@ -72,8 +72,8 @@ def spawn(fork_server: ForkServer) -> tuple[socket.socket, int]:
     its.close()
     born = fork_server.receive()
     assert born is not None
-    assert int(ours.recv(100)) == born["born"]
-    return ours, born["born"]
+    assert int(ours.recv(100)) == born["forked"]
+    return ours, born["forked"]
 
 
 def test_a_child_is_forked_and_its_end_is_told(fork_server: ForkServer):
@@ -169,7 +169,7 @@ def test_a_fork_that_fails_is_told_and_costs_nobody_anything(monkeypatch: pytest
     two, _ = spawn(fork_server)
     one.sendall(b"still here")
 
-    assert told == {"unborn": "[Errno 11] Resource temporarily unavailable"}
+    assert told == {"failed": "[Errno 11] Resource temporarily unavailable"}
     assert other_end == b""  # the fork server does not keep it
     assert one.recv(100) == b"still here"
     for end in (one, two, ours):

@@ -316,7 +316,7 @@ def test_without_its_nursery_a_worker_lets_neighbours_finish_and_ends(worker: Ru
     children = descendants(worker.process.pid)
 
     go.touch()
-    until(lambda: any(one["say"] == "condemned" for one in worker.said), "it is condemned")
+    until(lambda: any(one["say"] == "stuck" for one in worker.said), "it is stuck")
     until(lambda: not any(is_alive(pid) for pid in children), "the children end")
     (worker.directory / "done").touch()
     code, err = worker.wait()

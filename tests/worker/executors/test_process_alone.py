@@ -26,7 +26,7 @@ from packhorse.worker.executors import child, process
 from packhorse.worker.executors.fork_server import ChildMain, ForkServer
 from packhorse.worker.executors.process import ProcessExecutor
 from packhorse.worker.executors.slots import Slots
-from packhorse.worker.finisher import Finisher
+from packhorse.worker.finisher import OutcomeQueue
 from packhorse.worker.held_job import HeldJob
 from packhorse.worker.ipc import Channel
 from tests.children import until
@@ -74,15 +74,15 @@ class Alone:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # the test runner may have threads
             self.fork_server = ForkServer.start(child_main)
-        self.condemned: list[list[str]] = []
+        self.stuck: list[list[str]] = []
         self.outcomes: dict[str, Outcome] = {}
-        self._finisher = Finisher(lambda: None)
+        self._queue = OutcomeQueue(lambda: None)
         self._slots = Slots(None, slots, lambda held: self.executor)
-        self.executor = ProcessExecutor(self.fork_server, self._slots, self._finisher, condemn=self._condemn)
+        self.executor = ProcessExecutor(self.fork_server, self._slots, self._queue, report_stuck=self._report_stuck)
 
-    def _condemn(self, why: str) -> None:
+    def _report_stuck(self, why: str) -> None:
         self._look()
-        self.condemned.append(sorted(self.outcomes))
+        self.stuck.append(sorted(self.outcomes))
 
     def begin(self, name: str, task: str, **args: str) -> HeldJob:
         held = a_held_job(a_job(name, msgspec.json.encode(args).decode(), task=task), TASKS[task])
@@ -99,7 +99,7 @@ class Alone:
         return int(outcome.result or 0)
 
     def _look(self) -> dict[str, Outcome]:
-        self.outcomes.update({held.job.id: outcome for held, outcome in self._finisher.take_now(100)})
+        self.outcomes.update({held.job.id: outcome for held, outcome in self._queue.take_now(100)})
         return self.outcomes
 
     def close(self) -> None:
@@ -153,7 +153,7 @@ def test_a_job_that_cannot_be_told_to_its_child_is_handed_back_uncounted(started
     alone.begin("second", "pid")
     outcome = alone.outcome("second")
 
-    assert outcome == Released(outcome.token, "its process had died before it began")
+    assert outcome == Released(outcome.token, "its process died before it began")
     until(lambda: not is_alive(first), "that child is not kept")
     assert alone.result(alone.begin("third", "pid").job.id) != first
 
@@ -161,7 +161,7 @@ def test_a_job_that_cannot_be_told_to_its_child_is_handed_back_uncounted(started
 def test_a_child_that_hangs_stops_nobody_else_and_its_job_is_handed_back(
     started: Callable[..., Alone], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(process, "_DEAF_AFTER", 0.3)
+    monkeypatch.setattr(process, "_UNRESPONSIVE_AFTER", 0.3)
     alone = started()
     first = alone.result(alone.begin("first", "pid").job.id)
     os.kill(first, signal.SIGSTOP)
@@ -271,10 +271,10 @@ def test_while_no_child_can_be_forked_the_others_run_on_and_it_is_tried_again(
     go.touch()
 
     assert alone.result("running") != other
-    assert alone.condemned == []
+    assert alone.stuck == []
     at = [float(word) for word in file(tries).read_text().split()]
     assert at[3] - at[2] > 3 * process._FIRST_PAUSE  # with a growing pause
-    assert "no child for isolated jobs can be forked" in caplog.text
+    assert "cannot fork a child for isolated jobs" in caplog.text
 
 
 def test_who_waits_for_a_child_that_cannot_be_had_gets_the_next_that_is_idle(
@@ -310,7 +310,7 @@ def test_whoever_is_handed_back_while_no_child_can_be_had_keeps_no_slot(
     assert "waiting" not in alone.outcomes
 
 
-def test_a_worker_whose_nursery_has_died_is_condemned_before_any_job_makes_room(
+def test_a_worker_whose_nursery_has_died_is_stuck_before_any_job_makes_room(
     started: Callable[..., Alone], tmp_path: Path
 ):
     alone = started()
@@ -320,4 +320,4 @@ def test_a_worker_whose_nursery_has_died_is_condemned_before_any_job_makes_room(
     os.kill(alone.fork_server.pid, signal.SIGKILL)
 
     assert isinstance(alone.outcome("running"), Halted)
-    assert alone.condemned == [[]]  # by then, nothing had ended
+    assert alone.stuck == [[]]  # by then, nothing had ended

@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
+from packhorse.core.errors import StorageError
 from packhorse.core.outcome import Outcome, Released
 from packhorse.worker.executors import thread as thread_module
 from packhorse.worker.executors.slots import Slots
-from packhorse.worker.executors.thread import ThreadExecutor
-from packhorse.worker.finisher import Finisher
+from packhorse.worker.executors.thread import Delegation, ThreadExecutor, delegate
+from packhorse.worker.finisher import OutcomeQueue
 from packhorse.worker.held_job import HeldJob
 from tests.children import PATIENCE, until
+from tests.worker.conftest import Works
 from tests.worker.making import RESULT_LIMIT, a_held_job, a_job, task_of, throw_into
 
 
@@ -24,9 +26,9 @@ class Bench:
 
     def __init__(self, slots: int) -> None:
         self.slots = Slots(None, slots, lambda held: self.executor)
-        self.finisher = Finisher(lambda: None)
-        self.condemned: list[str] = []
-        self.executor = ThreadExecutor(self.slots, self.finisher, RESULT_LIMIT, self.condemned.append)
+        self.queue = OutcomeQueue(lambda: None)
+        self.stuck: list[str] = []
+        self.executor = ThreadExecutor(self.slots, self.queue, RESULT_LIMIT, self.stuck.append)
         self.gate = threading.Event()
         self.began: list[str] = []
         self.task = task_of(self.wait, "wait")
@@ -66,7 +68,7 @@ def test_each_job_gets_a_thread_at_once_until_there_are_no_more_slots(bench: Ben
 
     assert counts == [1, 2, 3, 3, 3]
     bench.gate.set()
-    until(lambda: len(bench.finisher) == 5, "all end")
+    until(lambda: len(bench.queue) == 5, "all end")
     assert sorted(bench.began) == ["a", "b", "c", "d", "e"]
 
 
@@ -77,7 +79,7 @@ def test_threads_stay_for_the_next_jobs(bench: Bench):
         until(lambda: bench.executor._idle, "its thread is free again")
 
     assert bench.threads == 1
-    assert len(bench.finisher) == 6
+    assert len(bench.queue) == 6
 
 
 def test_a_seat_that_was_handed_back_is_not_run(bench: Bench):
@@ -112,7 +114,7 @@ def test_a_thread_cannot_be_made_to_end(bench: Bench):
 def test_threads_end_when_the_executor_closes(bench: Bench):
     bench.gate.set()
     bench.slots.line_up(bench.held_jobs("a", "b"))
-    until(lambda: len(bench.finisher) == 2, "they end")
+    until(lambda: len(bench.queue) == 2, "they end")
 
     bench.executor.close()
 
@@ -122,7 +124,7 @@ def test_threads_end_when_the_executor_closes(bench: Bench):
 # --- lent to the loop -----------------------------------------------------------------------------------------------
 
 
-def lend(bench: Bench, work: Callable[[], None]) -> threading.Event:
+def lend_to_thread(bench: Bench, work: Callable[[], None]) -> threading.Event:
     """Have a thread do this; the event is set when it is done."""
     done = threading.Event()
 
@@ -143,15 +145,15 @@ def test_a_thread_that_is_lent_runs_the_first_job_that_it_has_begun_itself(bench
         lent.append(threading.get_ident())
         bench.slots.line_up([a_held_job(a_job("a"), where)])
 
-    lend(bench, work)
-    until(lambda: len(bench.finisher) == 1, "it ends")
+    lend_to_thread(bench, work)
+    until(lambda: len(bench.queue) == 1, "it ends")
 
     assert at_work == lent
     assert bench.threads == 1
 
 
 def test_it_leaves_the_other_jobs_to_others(bench: Bench):
-    lend(bench, lambda: bench.slots.line_up(bench.held_jobs("a", "b", "c")))
+    lend_to_thread(bench, lambda: bench.slots.line_up(bench.held_jobs("a", "b", "c")))
     until(lambda: len(bench.began) == 3, "all begin")
 
     assert bench.threads == 3
@@ -166,7 +168,7 @@ def test_a_job_that_somebody_else_begins_meanwhile_is_not_left_to_it(bench: Benc
         is_out.set()
         may_return.wait(60)
 
-    done = lend(bench, work)
+    done = lend_to_thread(bench, work)
     assert is_out.wait(60)
     bench.slots.line_up(bench.held_jobs("a"))
     until(lambda: bench.began == ["a"], "it begins on another thread")
@@ -177,7 +179,7 @@ def test_a_job_that_somebody_else_begins_meanwhile_is_not_left_to_it(bench: Benc
 
 
 def test_a_thread_that_was_lent_for_nothing_is_free_again(bench: Bench):
-    assert lend(bench, lambda: None).wait(60)
+    assert lend_to_thread(bench, lambda: None).wait(60)
     until(lambda: bench.executor._idle == 1, "it is free")
 
     bench.slots.line_up(bench.held_jobs("a"))
@@ -193,7 +195,7 @@ def test_while_all_threads_are_busy_none_is_lent(bench: Bench):
     assert not bench.executor.lend(lambda: None)
     bench.gate.set()
     until(lambda: bench.executor._idle == 3, "all threads are free again")
-    assert lend(bench, lambda: None).wait(60)
+    assert lend_to_thread(bench, lambda: None).wait(60)
 
 
 def test_two_that_are_lent_at_once_each_run_their_own_job(bench: Bench):
@@ -212,9 +214,9 @@ def test_two_that_are_lent_at_once_each_run_their_own_job(bench: Bench):
         bench.slots.line_up([a_held_job(a_job(name, f'{{"name":"{name}"}}'), where)])
         together.wait(PATIENCE)
 
-    lend(bench, lambda: work("a"))
-    lend(bench, lambda: work("b"))
-    until(lambda: len(bench.finisher) == 2, "both end")
+    lend_to_thread(bench, lambda: work("a"))
+    lend_to_thread(bench, lambda: work("b"))
+    until(lambda: len(bench.queue) == 2, "both end")
 
     assert at_work == lent
     assert bench.threads == 2
@@ -224,13 +226,11 @@ def cannot_start(thread: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
 
 
-def test_where_no_thread_can_be_started_none_is_lent_and_nobody_is_condemned(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-):
+def test_where_no_thread_can_be_started_none_is_lent_and_nobody_is_stuck(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(threading.Thread, "start", cannot_start)
 
     assert not bench.executor.lend(lambda: None)
-    assert bench.condemned == []
+    assert bench.stuck == []
 
 
 def test_where_no_thread_can_be_started_a_job_condemns_the_worker(bench: Bench, monkeypatch: pytest.MonkeyPatch):
@@ -238,7 +238,7 @@ def test_where_no_thread_can_be_started_a_job_condemns_the_worker(bench: Bench, 
 
     bench.slots.line_up(bench.held_jobs("a"))
 
-    assert bench.condemned == ["it cannot start a thread: can't start new thread"]
+    assert bench.stuck == ["it cannot start a thread: can't start new thread"]
 
 
 # --- what is thrown into a thread -------------------------------------------------------------------------------------
@@ -246,12 +246,12 @@ def test_where_no_thread_can_be_started_a_job_condemns_the_worker(bench: Bench, 
 
 def test_a_thread_that_is_hit_while_it_is_idle_runs_the_next_job(bench: Bench):
     bench.gate.set()
-    assert lend(bench, lambda: None).wait(60)
+    assert lend_to_thread(bench, lambda: None).wait(60)
     until(lambda: bench.executor._idle == 1, "it is free")
 
     throw_into(bench.executor._threads[0], TimeoutError)
     bench.slots.line_up(bench.held_jobs("a"))
-    until(lambda: len(bench.finisher) == 1, "it ends")
+    until(lambda: len(bench.queue) == 1, "it ends")
     until(lambda: bench.executor._idle == 1, "its thread is free again")
 
     assert bench.began == ["a"]
@@ -259,12 +259,12 @@ def test_a_thread_that_is_hit_while_it_is_idle_runs_the_next_job(bench: Bench):
 
 
 def test_a_thread_that_is_hit_while_it_is_idle_does_what_it_is_lent_for(bench: Bench):
-    assert lend(bench, lambda: None).wait(60)
+    assert lend_to_thread(bench, lambda: None).wait(60)
     until(lambda: bench.executor._idle == 1, "it is free")
 
     throw_into(bench.executor._threads[0], SystemExit)
 
-    assert lend(bench, lambda: None).wait(60)
+    assert lend_to_thread(bench, lambda: None).wait(60)
     until(lambda: bench.executor._idle == 1, "it is free again")
     assert bench.threads == 1
 
@@ -274,10 +274,10 @@ class Tearing:
 
     CODE = frozenset(
         each.__code__
-        for each in (*vars(ThreadExecutor).values(), thread_module._let_go)
+        for each in (*vars(ThreadExecutor).values(), thread_module._clear)
         # The one catches it. In the other nothing is called between taking the lock and letting it go, and so nothing
         # is raised there but by a tracer.
-        if hasattr(each, "__code__") and each not in (ThreadExecutor._work, ThreadExecutor._rest)
+        if hasattr(each, "__code__") and each not in (ThreadExecutor._work, ThreadExecutor._become_idle)
     )
 
     def __init__(self, nth: int) -> None:
@@ -312,7 +312,7 @@ def ran_in_spite_of(tearing: Tearing) -> set[int]:
                 is_found.append(True)
                 bench.slots.line_up(held_jobs[:1])
 
-        assert lend(bench, find).wait(60)
+        assert lend_to_thread(bench, find).wait(60)
     finally:
         threading.settrace(before)  # type: ignore[arg-type]
     bench.slots.line_up(held_jobs[1:])
@@ -320,14 +320,14 @@ def ran_in_spite_of(tearing: Tearing) -> set[int]:
     for held in held_jobs:  # as the loop does with those that do not begin
         if held.claim():
             bench.slots.give_up(held)
-            bench.finisher.put(held, Released(held.job.token, "it did not begin"))
+            bench.queue.put(held, Released(held.job.token, "it did not begin"))
     until(lambda: bench.executor._idle == 1, f"it is free, after {tearing.line}")
 
-    ended = {held.job.id for held, _ in bench.finisher.take_now(100)}
+    ended = {held.job.id for held, _ in bench.queue.take_now(100)}
     assert ended == {"a", "b", "c"}, f"lost after {tearing.line}"
     assert sorted(bench.began) == sorted(set(bench.began)), f"run twice after {tearing.line}"
     assert list(bench.slots._free) == [0], f"its slot is lost after {tearing.line}"
-    assert bench.condemned == []
+    assert bench.stuck == []
     bench.executor.close()
     bench.executor._threads[0].join(PATIENCE)
     assert not bench.executor._threads[0].is_alive()
@@ -349,9 +349,305 @@ def test_a_thread_that_does_not_get_on_at_all_condemns_its_worker(bench: Bench, 
         raise LookupError("no room")
 
     bench.gate.set()
-    monkeypatch.setattr(bench.finisher, "put", put)
+    monkeypatch.setattr(bench.queue, "put", put)
     bench.slots.line_up(bench.held_jobs("a"))
     until(lambda: bench.executor._idle == 1, "its thread is free again")
 
-    assert bench.condemned == ["a thread of its does not get on: LookupError"]
+    assert bench.stuck == ["a worker thread keeps failing with LookupError"]
     assert bench.began == ["a"]
+
+
+# --- waiting in the loop's place --------------------------------------------------------------------------------------
+
+
+Work = Callable[[], None]
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody goes without its delegate because the machine is slow."""
+    monkeypatch.setattr(thread_module, "PATIENCE", 60.0)
+
+
+def lend_new_thread(work: Work) -> bool:
+    threading.Thread(target=work, daemon=True).start()
+    return True
+
+
+def nobody(work: Work) -> bool:
+    return False
+
+
+def no_call() -> None:
+    raise AssertionError("nobody had to be called back")
+
+
+def test_the_work_is_done_by_another_thread_before_it_is_answered():
+    done: list[int] = []
+
+    assert delegate(lend_new_thread, lambda: done.append(threading.get_ident()), no_call) is Delegation.DONE
+
+    assert len(done) == 1
+    assert done != [threading.get_ident()]
+
+
+def test_what_the_storage_raises_is_raised_at_the_desk():
+    def work() -> None:
+        raise StorageError("the storage has lost something")
+
+    with pytest.raises(StorageError, match="has lost something"):
+        delegate(lend_new_thread, work, no_call)
+
+
+def test_what_was_thrown_into_the_deputy_is_not_the_desks(caplog: pytest.LogCaptureFixture):
+    def work() -> None:
+        throw_into(threading.current_thread(), TimeoutError)
+        raise AssertionError("it was not thrown")
+
+    assert delegate(lend_new_thread, work, no_call) is Delegation.INTERRUPTED
+    assert "TimeoutError" in caplog.text
+
+
+def test_without_a_thread_nothing_is_done():
+    assert delegate(nobody, no_call, no_call) is Delegation.NO_THREAD
+
+
+def test_what_nobody_comes_for_is_the_desks_and_nobody_elses(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(thread_module, "PATIENCE", 0.001)
+    lent: list[Work] = []
+
+    def lend_to_nobody(work: Work) -> bool:
+        lent.append(work)
+        return True
+
+    assert delegate(lend_to_nobody, no_call, no_call) is Delegation.NO_THREAD
+    lent[0]()  # whoever comes too late has nothing to do
+
+
+def test_a_deputy_that_has_died_is_not_waited_for(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(thread_module, "PATIENCE", 0.001)
+
+    def lend_to_one_that_dies(work: Work) -> bool:
+        assert isinstance(work, thread_module._DelegatedCall)
+
+        def die() -> None:
+            work._thread = threading.current_thread()
+            work._claim()
+
+        thread = threading.Thread(target=die)
+        thread.start()
+        thread.join()
+        return True
+
+    assert delegate(lend_to_one_that_dies, no_call, no_call) is Delegation.INTERRUPTED
+
+
+def test_a_deputy_that_takes_its_time_is_waited_for(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(thread_module, "PATIENCE", 0.001)
+    looked = threading.Event()
+    done: list[str] = []
+
+    class Watched(thread_module._DelegatedCall):
+        @property
+        def is_abandoned(self) -> bool:
+            looked.set()
+            return super().is_abandoned
+
+    def work() -> None:
+        assert looked.wait(60)
+        done.append("work")
+
+    def lend_and_see_it_begin(work: Work) -> bool:
+        assert isinstance(work, thread_module._DelegatedCall)
+        threading.Thread(target=work, daemon=True).start()
+        while work._claims:
+            looked.wait(0.001)
+        return True
+
+    monkeypatch.setattr(thread_module, "_DelegatedCall", Watched)
+
+    assert delegate(lend_and_see_it_begin, work, no_call) is Delegation.DONE
+    assert done == ["work"]
+
+
+def test_a_desk_that_is_torn_away_again_and_again_calls_its_deputy_back_and_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """As when the handlers of signals raise while the loop sleeps."""
+    called: list[str] = []
+    called_back = threading.Event()
+    told: list[str] = []
+
+    def work() -> None:
+        assert called_back.wait(60)
+        told.append("back")
+
+    def call_back() -> None:
+        called.append("back")
+        if len(called) == 3:
+            called_back.set()
+
+    class Torn(thread_module.SimpleQueue[None]):
+        def get(self, *args: object, **kwargs: object) -> None:
+            if len(called) < 3:
+                raise KeyboardInterrupt(len(called))
+            super().get()
+
+    monkeypatch.setattr(thread_module, "SimpleQueue", Torn)
+
+    with pytest.raises(KeyboardInterrupt) as raised:
+        delegate(lend_new_thread, work, call_back)
+
+    assert (told, raised.value.args) == (["back"], (0,))
+
+
+def test_a_desk_that_is_torn_away_as_soon_as_it_has_a_deputy_waits_for_it():
+    called_back = threading.Event()
+    told: list[str] = []
+
+    def work() -> None:
+        assert called_back.wait(60)
+        told.append("back")
+
+    def lend_and_be_torn(work: Work) -> bool:
+        lend_new_thread(work)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        delegate(lend_and_be_torn, work, called_back.set)
+
+    assert told == ["back"]
+
+
+def test_a_desk_that_is_torn_away_when_its_deputy_is_back_does_not_wait_for_it(monkeypatch: pytest.MonkeyPatch):
+    waits = threading.Event()
+
+    class Torn(thread_module.SimpleQueue[None]):
+        def get(self, *args: object, **kwargs: object) -> None:
+            waits.set()
+            super().get()
+            raise KeyboardInterrupt
+
+    def work() -> None:
+        assert waits.wait(60)
+
+    monkeypatch.setattr(thread_module, "SimpleQueue", Torn)
+
+    with pytest.raises(KeyboardInterrupt):
+        delegate(lend_new_thread, work, no_call)
+
+
+def test_an_idle_worker_runs_a_job_on_the_thread_that_waited_for_it(works: Works, monkeypatch: pytest.MonkeyPatch):
+    waited: list[int] = []
+    reserve = works.storage.wait_and_reserve
+
+    def wait_and_reserve(*args: object) -> object:
+        waited.append(threading.get_ident())
+        return reserve(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(works.storage, "wait_and_reserve", wait_and_reserve)
+    monkeypatch.setattr(type(works.storage), "supports_threaded_wait", True)
+    monkeypatch.setattr("packhorse.worker.pace._IDLE_WAITS", (0.0, 600.0))  # nobody asks but who waits
+    at_work: list[int] = []
+
+    @works.app.task
+    def task() -> None:
+        at_work.append(threading.get_ident())
+
+    works.run()
+    works.until(lambda: waited, "it does not wait")
+    works.until(lambda: works.worker.loop.wakeup.place == "storage")
+    job = task.enqueue()
+    works.until(lambda: works.kinds(job)[-1] == "completed", "it has not run")
+
+    assert at_work[0] in waited
+    works.until(lambda: works.worker.loop.finisher.done == 1, "it has not been counted")
+
+
+def test_a_worker_that_is_asleep_and_has_a_deputy_ends_when_it_is_told(works: Works, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(type(works.storage), "supports_threaded_wait", True)
+    monkeypatch.setattr("packhorse.worker.pace._IDLE_WAITS", (0.0, 600.0))
+
+    @works.app.task
+    def task() -> None: ...
+
+    works.run()
+    works.until(lambda: works.worker.loop.wakeup.place == "storage")
+    works.worker.drain_soon()
+
+    assert works.ended() == 0
+
+
+@pytest.mark.parametrize("moment", ["before it asks", "when it has jobs"])
+def test_a_worker_whose_deputy_is_hit_by_what_was_meant_for_a_job_goes_on(
+    works: Works, monkeypatch: pytest.MonkeyPatch, moment: str
+):
+    hit: list[int] = []
+    reserve = works.storage.wait_and_reserve
+
+    def wait_and_reserve(*args: object) -> object:
+        jobs = [] if moment == "before it asks" else reserve(*args)  # type: ignore[arg-type]
+        if not hit and (jobs or moment == "before it asks"):
+            hit.append(threading.get_ident())
+            throw_into(threading.current_thread(), TimeoutError)
+        return jobs or reserve(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(works.storage, "wait_and_reserve", wait_and_reserve)
+    monkeypatch.setattr(type(works.storage), "supports_threaded_wait", True)
+    monkeypatch.setattr("packhorse.worker.pace._IDLE_WAITS", (0.0, 600.0))
+
+    @works.app.task
+    def task() -> None: ...
+
+    worker = works.run(1)
+    works.until(lambda: worker.loop.wakeup.place == "storage" or hit)
+    job = task.enqueue()
+    works.until(lambda: works.kinds(job)[-1] == "completed", "it has not run")
+    after = task.enqueue()
+    works.until(lambda: works.kinds(after)[-1] == "completed", "the next has not run")
+    worker.drain_soon()
+
+    assert works.ended() == 0
+    assert hit
+    assert hit != [works.threads[0].ident]
+    assert works.job(job).fence == 1
+
+
+def test_what_is_wrong_with_the_storage_itself_comes_out_at_the_desk(works: Works, monkeypatch: pytest.MonkeyPatch):
+    at_work: list[int] = []
+
+    def broken(*args: object) -> object:
+        at_work.append(threading.get_ident())
+        raise LookupError("the storage has lost something")
+
+    works.app.task(lambda: None, name="task")
+    monkeypatch.setattr(works.storage, "wait_and_reserve", broken)
+    monkeypatch.setattr(type(works.storage), "supports_threaded_wait", True)
+    works.open(1)
+
+    with pytest.raises(LookupError, match="has lost something"):
+        works.until(lambda: False)
+
+    assert len(at_work) == 2
+    assert at_work.index(threading.get_ident()) == 1
+
+
+def test_a_worker_whose_idle_thread_is_hit_by_what_was_meant_for_a_job_runs_the_next_and_ends_when_it_is_told(
+    works: Works, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(type(works.storage), "supports_threaded_wait", False)  # so that it is idle
+
+    @works.app.task
+    def task() -> None: ...
+
+    worker = works.run(1)
+    job = task.enqueue()
+    works.until(lambda: works.kinds(job)[-1] == "completed", "it has not run")
+    works.until(lambda: worker.executors.threads._idle == 1, "its thread is not free again")
+    throw_into(worker.executors.threads._threads[0], TimeoutError)
+    after = task.enqueue()
+    works.until(lambda: works.kinds(after)[-1] == "completed", "the next has not run")
+    worker.drain_soon()
+
+    assert works.ended() == 0
+    assert len(worker.executors.threads._threads) == 1

@@ -1,6 +1,7 @@
 -- parts: head, log
 -- Adds lines to a job's log. ARGV: id, owner, fence, keep, and for each line kind, message, attempt, ago.
--- Answers 1; 0 when the token is stale, and when the storage is being copied. Sent again, it adds nothing if the last line is there already.
+-- Returns 1, or 0 if the token is stale or the storage is being copied. A repeated call adds nothing if the last line
+-- is stored already.
 local move = call('GET', P .. 'move')
 if move and not string.find(move, '"stage":"closing"', 1, true) then return 0 end
 local id, owner, fence, keep = unpack(ARGV, 3, 6)

@@ -1,7 +1,6 @@
 -- flags: allow-oom
--- One heartbeat for the owners ARGV[4], ARGV[6], …; behind each what it reports. ARGV[3] is how many jobs of each should
--- be told to stop, at most. Answers the time, who is not known, and for each job that should stop its seq, its owner, its
--- id and its head.
+-- A heartbeat for the owners ARGV[4], ARGV[6], …, each followed by its report. Returns the time, the unknown owners, and
+-- the seq, owner, id and head of jobs that should stop, at most ARGV[3] of each owner.
 local unknown, stops = {}, {}
 for i = 4, #ARGV, 2 do
   local owner = ARGV[i]
@@ -11,9 +10,9 @@ for i = 4, #ARGV, 2 do
   else
     unknown[#unknown + 1] = owner
   end
-  local asked = call('ZRANGE', P .. 'stop:' .. owner, 0, tonumber(ARGV[3]) - 1, 'WITHSCORES')
-  for n = 1, #asked, 2 do
-    stops[#stops + 1] = {asked[n + 1], owner, asked[n], call('GET', P .. 'j:' .. asked[n])}
+  local found = call('ZRANGE', P .. 'stop:' .. owner, 0, tonumber(ARGV[3]) - 1, 'WITHSCORES')
+  for n = 1, #found, 2 do
+    stops[#stops + 1] = {found[n + 1], owner, found[n], call('GET', P .. 'j:' .. found[n])}
   end
 end
 return {at, unknown, stops}

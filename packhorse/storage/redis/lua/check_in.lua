@@ -1,12 +1,12 @@
 -- flags: allow-oom
 -- parts: head, log
 -- Signs of life. ARGV: keep, and for each job id, owner, fence, number of fields, their names and
--- values ('' and no value: none), number of log lines, their kinds and messages. Answers one letter for each:
--- g(o on), s(top), o(ther hands).
+-- values ('' and no value: none), number of log lines, their kinds and messages. Returns one letter for each: g (go on),
+-- s (stop), o (another owner has the job).
 local keep, i = tonumber(ARGV[3]), 4
 local answers = {}
 
--- The fields and lines of the check-in at `i`; moves `i` behind it.
+-- The fields and lines of the check-in at `i`. Moves `i` to the next check-in.
 local function wishes()
   local fields, lines = {}, {}
   local number = tonumber(ARGV[i])

@@ -1,30 +1,30 @@
 -- parts: notify, head, events, lines, counts
--- Stores plain jobs (no unique key, no subscriber, no id twice). ARGV: number of names that become known, for each task,
--- its JSON, queue; number of runs, for each what its jobs have in common: number of jobs, their places in the batch (2 bytes
--- each, counted from 0; '' where it is the only run), queue, place, rank, priority, flags, delay, due_at or '', expires or
--- '', total_timeout or '', and then for each job id, body.
--- Answers the ids that were there before; these are left alone. Sent again, it takes them for its own.
--- While the storage is moved it answers nothing, and stores none.
+-- Stores plain jobs (no unique key, no subscriber, no id twice). ARGV: number of new names, for each task, its JSON, queue;
+-- number of runs, for each what its jobs have in common: number of jobs, their places in the batch (2 bytes each, from 0;
+-- '' for an only run), queue, place, rank, priority, flags, delay, due_at or '', expires or '', total_timeout or '', and
+-- then id and body of each job.
+-- Returns the ids that were stored before, and leaves these jobs alone. A repeated call takes them for its own.
+-- While the storage is being moved it stores nothing and returns false.
 local SOON = 2000000
 
--- The ids that are there already, read before anything is written.
-local function those_there(keys)
-  local there, is_there = {}, {}
+-- The ids that are stored already, read before anything is written.
+local function existing_ids(keys)
+  local existing, exists = {}, {}
   for first = 1, #keys, AT_ONCE do
     local last = math.min(first + AT_ONCE - 1, #keys)
     if call('EXISTS', unpack(keys, first, last)) > 0 then
       for k = first, last do
         if call('EXISTS', keys[k]) == 1 then
-          there[#there + 1] = sub(keys[k], #P + 3)
-          is_there[keys[k]] = true
+          existing[#existing + 1] = sub(keys[k], #P + 3)
+          exists[keys[k]] = true
         end
       end
     end
   end
-  return there, is_there
+  return existing, exists
 end
 
--- The moment at which a job that comes into line now must be aborted.
+-- When a job that is queued now expires.
 local function expiry(expires, total)
   if expires and total then return now + math.min(expires, total) end
   return (expires or total) and now + (expires or total)
@@ -44,8 +44,8 @@ for r = 1, tonumber(ARGV[i]) do
   i = i + 11 + 2 * run.count
   runs[r] = run
 end
-local there, is_there = those_there(keys)
-local seq = call('INCRBY', P .. 'n:job', number) - number + 1 -- of the first in the batch; those there leave gaps
+local existing, exists = existing_ids(keys)
+local seq = call('INCRBY', P .. 'n:job', number) - number + 1 -- of the first job; existing ones leave gaps
 local texts, size, key, wakes = {}, 0, 0, false
 
 local function add(run)
@@ -59,17 +59,17 @@ local function add(run)
   local before = write('>c1BI4I4I8I8I8I2I2', is_queued and 'q' or 's', flags, 0, 0, now, is_queued and now or 0, 0, 0, #place)
     .. place
   local behind = write('>I4I8BBI4', 0, now, priority, rank, #packed) .. packed
-  local line, moment, moments, told, count = {}, cold.expire_at or cold.due_at, {}, {}, 0
+  local line, moment, moments, group, count = {}, cold.expire_at or cold.due_at, {}, {}, 0
   local tail = behind
-  local function tell_told()
-    tell(at, #told, cmsgpack.pack({ #told, told, 'added', is_queued and 'queued' or 'scheduled', false, queue, false,
+  local function write_group()
+    add_entry(at, #group, cmsgpack.pack({ #group, group, 'added', is_queued and 'queued' or 'scheduled', false, queue, false,
       not is_queued and due, false, false }))
-    told = {}
+    group = {}
   end
   for k = run.first, run.first + 2 * run.count - 1, 2 do
     key = key + 1
-    if not is_there[keys[key]] then
-      if #told == 0 then tail = behind .. next_entry() end
+    if not exists[keys[key]] then
+      if #group == 0 then tail = behind .. next_entry() end
       count = count + 1
       local index = (k - run.first) / 2
       local its_seq = seq + (run.places == '' and index or read('>I2', run.places, 2 * index + 1))
@@ -79,11 +79,11 @@ local function add(run)
       size = size + 4
       line[2 * count - 1], line[2 * count] = its_seq, id
       if moment then moments[2 * count - 1], moments[2 * count] = moment, seq_text .. id end
-      told[#told + 1] = id
-      if #told == EVENTS_AT_ONCE then tell_told() end
+      group[#group + 1] = id
+      if #group == EVENTS_AT_ONCE then write_group() end
     end
   end
-  if #told > 0 then tell_told() end
+  if #group > 0 then write_group() end
   if count == 0 then return end
   call_with('ZADD', P .. 'q:' .. queue, line)
   call_with('ZADD', P .. (is_queued and 'expiring' or 'due'), moments)
@@ -97,8 +97,8 @@ local function add(run)
 end
 
 for n = 4, 1 + 3 * names, 3 do
-  local task, told, queue = unpack(ARGV, n, n + 2)
-  call('HSETNX', P .. 'tasks', task, told)
+  local task, packed_task, queue = unpack(ARGV, n, n + 2)
+  call('HSETNX', P .. 'tasks', task, packed_task)
   call('HSETNX', P .. 'queues', queue, '')
 end
 for _, run in ipairs(runs) do add(run) end
@@ -106,4 +106,4 @@ call_with('MSET', nil, texts)
 write_counts()
 write_events()
 if wakes then notify() end
-return again and {} or there
+return again and {} or existing

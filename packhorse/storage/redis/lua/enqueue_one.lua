@@ -1,15 +1,14 @@
 -- parts: notify
--- Stores one plain job that is due at once: what most calls of enqueue are, so there is nothing here that it does not need.
--- ARGV: id, body, its event packed; flags, priority, rank, queue and place, packed; and if their names are to become known
--- the task and its JSON. Answers 0 if the id is there already, and not by this very call; nothing while the storage is
--- moved.
-local id, body, packed, kind, task, told = unpack(ARGV, 3)
+-- Stores one plain job that is due immediately. Most calls of enqueue are this one, so it is as short as it can be.
+-- ARGV: id, body, its packed event; flags, priority, rank, queue and place, packed; for new names, the task and its JSON.
+-- Returns 0 if the id was stored before, by another call; false while the storage is being moved.
+local id, body, packed, kind, task, packed_task = unpack(ARGV, 3)
 local flags, priority, rank, queue, place = struct.unpack('>BBBI2c0I2c0', kind)
 local key = P .. 'j:' .. id
 local there = call('MGET', key, P .. 'move', P .. 'n:job', P .. 'n:event')
 if there[2] then return false end
-if task then  -- also for a job that is there already: the caller takes them for known from now on
-  call('HSETNX', P .. 'tasks', task, told)
+if task then  -- also if the job exists: the caller takes the names for known from now on
+  call('HSETNX', P .. 'tasks', task, packed_task)
   call('HSETNX', P .. 'queues', queue, '')
 end
 if there[1] then return again and 1 or 0 end

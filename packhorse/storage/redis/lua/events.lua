@@ -1,9 +1,9 @@
 -- flags: no-writes
--- Reads entries of the event stream. ARGV[3]: of 'all', or those about the 'job' or the 'subject' ARGV[4]. ARGV[5]: the
--- way. 'from': rising, from the entry that holds event ARGV[6] on; 'behind': rising, behind entry ARGV[6]; 'down':
--- falling, from the entry that holds event ARGV[6] on. ARGV[7]: how many.
--- Answers up to which event all are gone, which ones between are, the last entry that was looked at if there may be
--- more, then number, time and content of each entry, which holds at most 100 events.
+-- Reads entries of the event stream. ARGV[3]: 'all', or those about the 'job' or the 'subject' ARGV[4]. ARGV[5]: the
+-- direction. 'from': up, from the entry with event ARGV[6]; 'behind': up, after entry ARGV[6]; 'down': down, from the entry
+-- with event ARGV[6]. ARGV[7]: how many.
+-- Returns the event up to which all are deleted, the deleted ones after it, the last entry examined if there may be more,
+-- and then number, time and content of each entry, which has at most 100 events.
 local which, name, way, number, most = ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
 local rises = way ~= 'down'
 local stream, floor = P .. 'ev', call('GET', P .. 'floor') or '0'
@@ -29,17 +29,17 @@ end
 -- The numbers of the entries about a job: the older ones in a list, the latest at the end of its head.
 local function of_job()
   local key, latest = P .. 'g:' .. name, {}
-  local head = call('MGET', P .. 'j:' .. name)[1] -- a key of another kind is as good as none
+  local head = call('MGET', P .. 'j:' .. name)[1] -- false for a key of another type
   if head then
-    local told = { pcall(struct.unpack, '>c1BI4I4I8I8I8Hc0Hc0I8I4c0I8BBI4c0', head) }
-    for position = told[1] and told[17] or #head, #head - 7, 8 do latest[#latest + 1] = (struct.unpack('>I8', head, position)) end
+    local fields = { pcall(struct.unpack, '>c1BI4I4I8I8I8Hc0Hc0I8I4c0I8BBI4c0', head) }
+    for position = fields[1] and fields[17] or #head, #head - 7, 8 do latest[#latest + 1] = (struct.unpack('>I8', head, position)) end
   end
   local older = call('LLEN', key)
   local function entry(i)
     if i > older then return latest[i - older] end
     return tonumber(call('LINDEX', key, i - 1))
   end
-  local low, high = 1, older + #latest + 1 -- the first that is behind `number`
+  local low, high = 1, older + #latest + 1 -- the first after `number`
   while low < high do
     local middle = math.floor((low + high) / 2)
     if entry(middle) <= number then low = middle + 1 else high = middle end

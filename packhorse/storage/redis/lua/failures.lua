@@ -1,5 +1,5 @@
 -- flags: no-writes
--- The latest failures: behind the first ARGV[3] of them, at most ARGV[4]. Each is its cause and its fields.
+-- The latest failures: after the first ARGV[3], at most ARGV[4]. Returns the cause and the fields of each.
 local found = {}
 local from = tonumber(ARGV[3])
 for _, cause in ipairs(call('ZRANGE', P .. 'failures', from, from + tonumber(ARGV[4]) - 1)) do

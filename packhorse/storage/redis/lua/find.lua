@@ -1,42 +1,42 @@
 -- flags: no-writes
--- Walks along a list of jobs and answers those that fit. ARGV[3], packed, is what lists.py asks:
---   walk     'line', 'due', 'finished' or 'newest'; after: the two numbers of the place behind which it begins
+-- Walks along a list of jobs and returns those that fit. ARGV[3] is the packed query of lists.py:
+--   walk     'line', 'due', 'finished' or 'newest'; after: the two numbers of the place after which it begins
 --   sets     the sorted sets to merge; without them 'line' takes the open lines and 'newest' all queues, or, with
---            `held`, all that is held. Where they are only to be counted, one follows the other: then walk is 'each'
---   most     how many that fit are wanted; looks: how many may be looked at; counts: only their number is wanted
---   part     the id begins or ends with this; begins: it begins so
---   oldest   the walk ends behind a job that was created before this; too_young: it begins behind those created since
---   the rest the conditions; a job must fit all of them
--- Answers: whether the list has ended, how many were looked at, how many fit, the place of the last one looked at (two
--- numbers as text), then id, head and body of each that fits.
-local asked = cmsgpack.unpack(ARGV[3])
+--            `held`, all held jobs. For a count, the sets may be walked one after the other: then walk is 'each'
+--   most     how many fitting jobs to return; looks: how many jobs to examine; counts: return only the number
+--   part     the id begins or ends with this; begins: it begins with this
+--   oldest   the walk ends after a job created before this; too_young: it begins after those created since this
+--   the rest conditions; a job must meet all of them
+-- Returns whether the list has ended, how many were examined, how many fit, the place of the last one examined (two numbers
+-- as text), then id, head and body of each that fits.
+local query = cmsgpack.unpack(ARGV[3])
 local find, lower, sub, byte = string.find, string.lower, string.sub, string.byte
 
 -- --- the walk -------------------------------------------------------------------------------------------------------
 
 local AT_ONCE, MANY = 100, 5000
-local ENOUGH = 4000000 -- bytes of bodies: then it is somebody else's turn
-local falls = asked.walk == 'finished' or asked.walk == 'newest' or asked.walk == 'each'
-local timed = asked.walk == 'finished' or asked.walk == 'due'
-local grouped = asked.walk == 'line' or asked.walk == 'each'
+local ENOUGH = 4000000 -- bytes of bodies; more would block the server too long
+local falls = query.walk == 'finished' or query.walk == 'newest' or query.walk == 'each'
+local timed = query.walk == 'finished' or query.walk == 'due'
+local grouped = query.walk == 'line' or query.walk == 'each'
 local command = falls and 'ZREVRANGE' or 'ZRANGE'
-local after = asked.after
--- Sets that are merged when those of the group before have been walked to their ends: the lines of each rank.
+local after = query.after
+-- Groups of sets, such as the lines of each rank: the next group is merged after the end of the one before.
 local groups, group, last_group = {}, 0, 12
 
 local function text(number) return string.format('%.0f', number) end
 
--- How many members of a set lie at or before the place where the walk begins.
+-- How many members of a set are at or before the place where the walk begins.
 local function passed(key)
   if not after then return 0 end
   if grouped then
     if group > after[1] then return 0 end
     if falls then return call('ZCOUNT', key, text(-after[2]), '+inf') end
     return call('ZCOUNT', key, '-inf', text(after[2]))
-  elseif asked.walk == 'newest' then
+  elseif query.walk == 'newest' then
     return call('ZCOUNT', key, text(-after[1]), '+inf')
   end
-  -- Many jobs may share one time; their marks sort by seq, so the place among them is found by halving.
+  -- Many jobs may have the same time. Their marks sort by seq: search by halves.
   local time, seq = text(math.abs(after[1])), math.abs(after[2])
   local low = falls and call('ZCOUNT', key, '(' .. time, '+inf') or call('ZCOUNT', key, '-inf', '(' .. time)
   local high = low + call('ZCOUNT', key, time, time)
@@ -48,7 +48,7 @@ local function passed(key)
   return low
 end
 
--- Puts the next member of a set into its fields `p`, `s` (the place) and `id`. False: there is none.
+-- Put the next member of a set into its fields `p`, `s` (the place) and `id`. False: there is none.
 local function advance(set)
   if set.i > #set.list then
     set.list, set.i = call(command, set.key, set.from, set.from + set.step - 1, 'WITHSCORES'), 1
@@ -68,22 +68,21 @@ local function advance(set)
   return true
 end
 
--- parts_of(head) -> place, created_at, priority, cold, rank. Read by their positions: most of a head is not asked for,
--- and a large result should not be copied.
+-- parts_of(head) -> place, created_at, priority, cold, rank. Read by position, so that a large result is not copied.
 local function parts_of(head)
   local high, low = byte(head, 35, 36)
-  local position = 37 + 256 * high + low -- behind the owner
+  local position = 37 + 256 * high + low -- after the owner
   high, low = byte(head, position, position + 1)
   local after_place = position + 2 + 256 * high + low
-  local birth = after_place + 12 + struct.unpack('>I4', head, after_place + 8) -- behind the result
+  local birth = after_place + 12 + struct.unpack('>I4', head, after_place + 8) -- after the result
   local created, priority, rank, size = struct.unpack('>I8BBI4', head, birth)
   return sub(head, position + 2, after_place - 1), created, priority, sub(head, birth + 14, birth + 13 + size), rank
 end
 
--- Jobs are numbered as they come: behind one as young as `too_young`, which is asked so late that no clock was ever set
--- back so far, all are too young. Where they begin is found by halving the largest set.
+-- Jobs are numbered in the order of arrival: after one as young as `too_young` (with a margin for clocks that were set
+-- back), all are too young. Search the largest set by halves for the place where these begin.
 local function skip_the_young(keys)
-  if not asked.too_young or after or asked.walk ~= 'newest' then return end
+  if not query.too_young or after or query.walk ~= 'newest' then return end
   local largest, high = nil, 0
   for _, key in ipairs(keys) do
     local size = call('ZCARD', key)
@@ -96,12 +95,12 @@ local function skip_the_young(keys)
     local head = call('GET', P .. 'j:' .. id)
     local is_whole, _, created = pcall(parts_of, head)
     if not is_whole then break end
-    if created >= asked.too_young then low, seq = middle, tonumber(score) else high = middle end
+    if created >= query.too_young then low, seq = middle, tonumber(score) else high = middle end
   end
   if seq then after = {-seq, 0} end
 end
 
--- The sets are merged by a heap: the one with the next place is the first.
+-- A heap merges the sets: the one with the next place comes first.
 local heap = {}
 
 local function sink(i)
@@ -121,8 +120,8 @@ local function sink(i)
 end
 
 local function merge(keys)
-  asked.looks = math.max(asked.looks, math.min(#keys, MANY)) -- to begin with many sets takes longer than to go on
-  local step = math.max(2, math.min(AT_ONCE, math.ceil(2 * asked.most / math.max(#keys, 1))))
+  query.looks = math.max(query.looks, math.min(#keys, MANY)) -- many sets take longer to begin with than to continue
+  local step = math.max(2, math.min(AT_ONCE, math.ceil(2 * query.most / math.max(#keys, 1))))
   for _, key in ipairs(keys) do
     local set = {key = key, list = {}, i = 1, from = passed(key), step = step}
     if advance(set) then heap[#heap + 1] = set end
@@ -146,9 +145,9 @@ local function is_one_of(name, wanted)
 end
 
 local function note_lines(queue, bits)
-  if not is_one_of(queue, asked.queues) then return end
+  if not is_one_of(queue, query.queues) then return end
   for rank = 0, 12 do
-    if bit.band(bits, bit.lshift(1, rank)) ~= 0 and (not asked.rank or rank == asked.rank) then
+    if bit.band(bits, bit.lshift(1, rank)) ~= 0 and (not query.rank or rank == query.rank) then
       groups[rank] = groups[rank] or {}
       table.insert(groups[rank], P .. 'l:' .. rank .. ':' .. queue)
     end
@@ -163,24 +162,24 @@ local function next_group()
   return #heap > 0
 end
 
-if asked.walk == 'line' then
-  if asked.line then
-    note_lines(asked.line, tonumber(call('HGET', P .. 'open', asked.line) or 0))
+if query.walk == 'line' then
+  if query.line then
+    note_lines(query.line, tonumber(call('HGET', P .. 'open', query.line) or 0))
   else
     local open = call('HGETALL', P .. 'open')
     for i = 1, #open, 2 do note_lines(open[i], tonumber(open[i + 1])) end
   end
-elseif asked.sets then
-  skip_the_young(asked.sets)
-  merge(asked.sets)
+elseif query.sets then
+  skip_the_young(query.sets)
+  merge(query.sets)
 else
-  local names = asked.held and call('SMEMBERS', P .. 'holders') or call('HKEYS', P .. 'queues')
-  if asked.queues and not asked.held then
+  local names = query.held and call('SMEMBERS', P .. 'holders') or call('HKEYS', P .. 'queues')
+  if query.queues and not query.held then
     local all = names
     names = {}
-    for _, name in ipairs(all) do if is_one_of(name, asked.queues) then names[#names + 1] = name end end
+    for _, name in ipairs(all) do if is_one_of(name, query.queues) then names[#names + 1] = name end end
   end
-  local keys = with(asked.held and 'h:' or 'q:', names)
+  local keys = with(query.held and 'h:' or 'q:', names)
   if grouped then
     table.sort(keys)
     for i, key in ipairs(keys) do groups[i] = {key} end
@@ -192,7 +191,7 @@ else
 end
 if grouped then group = (after and math.max(0, after[1]) or 0) - 1 end
 
--- The next jobs along the list: their ids, and the two numbers of their places.
+-- The next jobs of the list: their ids, and the two numbers of their places.
 local function walk_on(number)
   local ids, ps, ss = {}, {}, {}
   for n = 1, number do
@@ -210,11 +209,11 @@ end
 
 -- --- the conditions -------------------------------------------------------------------------------------------------
 
-local asks_cold = asked.halted ~= nil or asked.cause or asked.error or asked.min_took or asked.max_took
-local asks_head = asked.queue or asked.task or asked.owner or asked.min_priority or asked.max_priority
-  or asked.created_from or asked.created_to or asked.rank or asked.queues or asked.tasks or asked.min_attempts
-  or asked.max_attempts or asked.min_waited or asked.max_waited or asks_cold
-local asks_body = asked.schedule or asked.unique_key or asked.texts or asked.args
+local needs_cold = query.halted ~= nil or query.cause or query.error or query.min_took or query.max_took
+local needs_head = query.queue or query.task or query.owner or query.min_priority or query.max_priority
+  or query.created_from or query.created_to or query.rank or query.queues or query.tasks or query.min_attempts
+  or query.max_attempts or query.min_waited or query.max_waited or needs_cold
+local needs_body = query.schedule or query.unique_key or query.texts or query.args
 
 local function has(packed, wanted) return not wanted or find(packed, wanted, 1, true) end
 
@@ -240,14 +239,14 @@ local function is_held_by(head, owner)
   return (state == 114 or state == 120) and sub(head, 35, 36 + #owner) == struct.pack('>H', #owner) .. owner
 end
 
--- times_of(head, rare) -> how long the latest attempt ran and was in line before; nil: nobody can say.
+-- times_of(head, rare) -> how long the latest attempt ran, and how long it was queued before; nil: unknown.
 local function times_of(head, rare)
   local state, took, waited = sub(head, 1, 1), nil, nil
   local updated, queued, started = struct.unpack('>I8I8I8', head, 11)
   if started > 0 and not find('qsr', state, 1, true) then
     local ended = updated
     if state == 'x' then
-      ended = asked.asked_at
+      ended = query.asked_at
     elseif rare.ran_until and rare.ran_until >= started then
       ended = rare.ran_until
     elseif rare.finished_at then
@@ -257,7 +256,7 @@ local function times_of(head, rare)
   end
   if queued > 0 then
     if state == 'q' then
-      waited = asked.asked_at and asked.asked_at - queued
+      waited = query.asked_at and query.asked_at - queued
     elseif started >= queued then
       waited = started - queued
     end
@@ -265,7 +264,7 @@ local function times_of(head, rare)
   return took, waited
 end
 
--- JSON with its long numbers as text, '\1' before each: as doubles, several of them would be the same.
+-- JSON with its long numbers as text after '\1': as doubles, different ones would be equal.
 local EXACT = 15
 local A_LONG_ONE = string.rep('[%d.eE+-]', EXACT + 1)
 
@@ -288,7 +287,7 @@ local function with_long_numbers_as_text(args)
   end
 end
 
--- Is the value there? Of a list, any member will do.
+-- Is the value there? In a list, any member counts.
 local function is_there(value, wanted, place)
   if type(value) == 'table' and value[1] ~= nil then
     for _, each in ipairs(value) do if is_there(each, wanted, place) then return true end end
@@ -303,39 +302,39 @@ local function is_there(value, wanted, place)
 end
 
 local function is_argued(args)
-  if #args > asked.longest_args then return false end
+  if #args > query.longest_args then return false end
   local is_json, value = pcall(cjson.decode, with_long_numbers_as_text(args))
   if not is_json or type(value) ~= 'table' then return false end
-  for _, wanted in ipairs(asked.args) do if not is_there(value, wanted, 1) then return false end end
+  for _, wanted in ipairs(query.args) do if not is_there(value, wanted, 1) then return false end end
   return true
 end
 
--- What is nowhere in a head or a body is in none of its fields: that is seen much faster than these are taken apart.
+-- A text that is nowhere in a head or a body is in none of its fields: to check this first is much faster than to unpack.
 local function fits_head(head)
   if not head then return false end
-  if asked.states and not find(asked.states, sub(head, 1, 1), 1, true) then return false end
-  if not asks_head then return true end
-  if not (has(head, asked.task) and has(head, asked.cause) and has(head, asked.queue)) then return false end
-  if asked.owner and not is_held_by(head, asked.owner) then return false end
-  if asked.error and not mentions(head, asked.error) then return false end
-  if not is_within(struct.unpack('>I4', head, 7), asked.min_attempts, asked.max_attempts) then return false end
+  if query.states and not find(query.states, sub(head, 1, 1), 1, true) then return false end
+  if not needs_head then return true end
+  if not (has(head, query.task) and has(head, query.cause) and has(head, query.queue)) then return false end
+  if query.owner and not is_held_by(head, query.owner) then return false end
+  if query.error and not mentions(head, query.error) then return false end
+  if not is_within(struct.unpack('>I4', head, 7), query.min_attempts, query.max_attempts) then return false end
   local place, created, priority, cold, rank = parts_of(head)
-  if asked.rank and rank ~= asked.rank then return false end
-  if not is_within(priority, asked.min_priority, asked.max_priority) then return false end
-  if asked.created_from and created < asked.created_from then return false end
-  if asked.created_to and created >= asked.created_to then return false end
-  if asked.queue and sub(place, 1, #asked.queue) ~= asked.queue then return false end
-  if asked.task and task_in(place) ~= asked.task then return false end
-  if asked.queues and not is_one_of(queue_in(place), asked.queues) then return false end
-  if asked.tasks and not is_one_of(task_in(place), asked.tasks) then return false end
-  local rare = asks_cold and #cold > 0 and cmsgpack.unpack(cold) or {}
+  if query.rank and rank ~= query.rank then return false end
+  if not is_within(priority, query.min_priority, query.max_priority) then return false end
+  if query.created_from and created < query.created_from then return false end
+  if query.created_to and created >= query.created_to then return false end
+  if query.queue and sub(place, 1, #query.queue) ~= query.queue then return false end
+  if query.task and task_in(place) ~= query.task then return false end
+  if query.queues and not is_one_of(queue_in(place), query.queues) then return false end
+  if query.tasks and not is_one_of(task_in(place), query.tasks) then return false end
+  local rare = needs_cold and #cold > 0 and cmsgpack.unpack(cold) or {}
   local took, waited = times_of(head, rare)
-  if not is_within(took, asked.min_took, asked.max_took) then return false end
-  if not is_within(waited, asked.min_waited, asked.max_waited) then return false end
-  if asked.error and not mentions(rare.error, asked.error) then return false end
+  if not is_within(took, query.min_took, query.max_took) then return false end
+  if not is_within(waited, query.min_waited, query.max_waited) then return false end
+  if query.error and not mentions(rare.error, query.error) then return false end
   local is_halted = (rare.halts or 0) > 0 and rare.reason == "RUNNER_TIMEOUT"
-  if asked.halted ~= nil and is_halted ~= asked.halted then return false end
-  return not asked.cause or rare.cause == asked.cause
+  if query.halted ~= nil and is_halted ~= query.halted then return false end
+  return not query.cause or rare.cause == query.cause
 end
 
 local function mentions_in_head(head, text)
@@ -345,39 +344,39 @@ local function mentions_in_head(head, text)
 end
 
 local function fits_body(id, head, body)
-  if not body or not (has(body, asked.schedule) and has(body, asked.unique_key)) then return false end
-  local in_args = {}  -- the texts that neither id, task nor error has
-  for _, text in ipairs(asked.texts or {}) do
+  if not body or not (has(body, query.schedule) and has(body, query.unique_key)) then return false end
+  local in_args = {}  -- texts that are in neither id, task nor error
+  for _, text in ipairs(query.texts or {}) do
     if not mentions(id, text) and not mentions_in_head(head, text) then
       if not mentions(body, text) then return false end
       in_args[#in_args + 1] = text
     end
   end
-  if #in_args == 0 and not asked.schedule and not asked.unique_key and not asked.args then return true end
+  if #in_args == 0 and not query.schedule and not query.unique_key and not query.args then return true end
   local fields = cmsgpack.unpack(body)
-  if asked.schedule and fields[asked.schedule_at] ~= asked.schedule then return false end
-  if asked.unique_key and fields[asked.unique_key_at] ~= asked.unique_key then return false end
-  if asked.args and not is_argued(fields[asked.args_at]) then return false end
+  if query.schedule and fields[query.schedule_at] ~= query.schedule then return false end
+  if query.unique_key and fields[query.unique_key_at] ~= query.unique_key then return false end
+  if query.args and not is_argued(fields[query.args_at]) then return false end
   for _, text in ipairs(in_args) do
-    if not mentions(fields[asked.args_at], text) then return false end
+    if not mentions(fields[query.args_at], text) then return false end
   end
   return true
 end
 
--- --- looking --------------------------------------------------------------------------------------------------------
+-- --- the search -----------------------------------------------------------------------------------------------------
 
 local function get_all(prefix, ids)
   if #ids == 0 then return {} end
   return call('MGET', unpack(with(prefix, ids)))
 end
 
--- The ids that begin or end with the part asked for, and their places among all.
+-- The ids that begin or end with the part, and their places among all.
 local function named_so(ids)
-  local part = asked.part or asked.begins
+  local part = query.part or query.begins
   if not part then return ids end
   local named, where = {}, {}
   for i, id in ipairs(ids) do
-    if sub(id, 1, #part) == part or (asked.part and sub(id, -#part) == part) then named[#named + 1], where[#where + 1] = id, i end
+    if sub(id, 1, #part) == part or (query.part and sub(id, -#part) == part) then named[#named + 1], where[#where + 1] = id, i end
   end
   return named, where
 end
@@ -385,12 +384,12 @@ end
 local looked, fitting, last_p, last_s, weight, has_ended = 0, 0, 0, 0, 0, 0
 local answer = {0, 0, 0, '0', '0'}
 
-while fitting < asked.most and looked < asked.looks and weight < ENOUGH do
-  local number = math.min(AT_ONCE, asked.looks - looked)
-  if asks_body then
+while fitting < query.most and looked < query.looks and weight < ENOUGH do
+  local number = math.min(AT_ONCE, query.looks - looked)
+  if needs_body then
     number = math.min(number, 25)
-  elseif not asks_head and not asked.states and not asked.part and not asked.begins then
-    number = math.min(number, asked.most - fitting)
+  elseif not needs_head and not query.states and not query.part and not query.begins then
+    number = math.min(number, query.most - fitting)
   end
   local ids, ps, ss = walk_on(number)
   local named, where_named = named_so(ids)
@@ -403,20 +402,20 @@ while fitting < asked.most and looked < asked.looks and weight < ENOUGH do
       chosen[#chosen + 1], where[#where + 1], heads[i] = id, i, heads_named[n]
     end
   end
-  local bodies = (asks_body or not asked.counts) and get_all('b:', chosen) or {}
+  local bodies = (needs_body or not query.counts) and get_all('b:', chosen) or {}
   local seen = #ids
   for n, id in ipairs(chosen) do
     local i, body = where[n], bodies[n]
     weight = weight + (body and #body or 0)
     local is_whole, fits = true, true
-    if asks_body then is_whole, fits = pcall(fits_body, id, heads[i], body) end
+    if needs_body then is_whole, fits = pcall(fits_body, id, heads[i], body) end
     if is_whole and fits then
       fitting = fitting + 1
-      if not asked.counts then
+      if not query.counts then
         local size = #answer
         answer[size + 1], answer[size + 2], answer[size + 3] = id, heads[i], body
       end
-      if fitting == asked.most then
+      if fitting == query.most then
         seen = i
         break
       end
@@ -424,10 +423,10 @@ while fitting < asked.most and looked < asked.looks and weight < ENOUGH do
   end
   looked = looked + seen
   if seen > 0 then last_p, last_s = ps[seen], ss[seen] end
-  -- Jobs are numbered as they come: behind one this old, none is as young as is asked.
-  if asked.oldest and seen == #ids and heads_named[#named] and named[#named] == ids[seen] then
+  -- Jobs are numbered in the order of arrival: after one this old, all are too old.
+  if query.oldest and seen == #ids and heads_named[#named] and named[#named] == ids[seen] then
     local is_whole, _, created = pcall(parts_of, heads_named[#named])
-    if is_whole and created < asked.oldest then
+    if is_whole and created < query.oldest then
       has_ended = 1
       break
     end

@@ -1,7 +1,7 @@
 -- flags: allow-oom
 -- parts: notify, head, events, lines, counts, apply, complete, take
--- finish.lua and then reserve.lua in one. ARGV: the worker that reserves, and then both's. Answers {verdicts, jobs}; 0 when
--- the transaction came too late, 1 when the worker is not known: nothing is written then.
+-- finish.lua and then reserve.lua. ARGV: the worker that reserves, then the arguments of both. Returns {verdicts, jobs}.
+-- Returns 0 as finish.lua does, or 1 if the worker is unknown; then nothing is written.
 if not call('ZSCORE', P .. 'beats', ARGV[3]) then return 1 end
 cursor = 4
 if ARGV[4] == '0' then cursor = 5 elseif not apply() then return 0 end

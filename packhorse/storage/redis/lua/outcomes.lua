@@ -1,6 +1,5 @@
 -- flags: no-writes
--- Finished jobs that client ARGV[3] waits for: behind the first ARGV[4] of them, at most ARGV[5]. Id, head and body of
--- each.
+-- Finished jobs that client ARGV[3] waits for: after the first ARGV[4], at most ARGV[5]. Returns id, head and body of each.
 local from = tonumber(ARGV[4])
 local found = {}
 for _, mark in ipairs(call('ZRANGE', P .. 'ready:' .. ARGV[3], from, from + tonumber(ARGV[5]) - 1)) do

@@ -1,9 +1,8 @@
 -- flags: no-writes
--- What lies ahead for the foreman ARGV[3], whose crew are ARGV[5], …; ARGV[4] is the event behind which its orders lie.
--- Answers the time; 1 if one of the crew holds a job that should stop, if a job is in line, if there is an order, if
--- anybody holds a job; the mark of a move; and when the next job is due, the next expires, the next slot comes and the next pause
--- ends, '' if none does; the event up to which orders were looked for; and
--- the order of queues.
+-- What a foreman has to do. ARGV: 3 the foreman, 4 the event after which its orders are, 5 … its workers.
+-- Returns the time; 1 or 0 for: a worker of these has a job that should stop, a job is queued, there is an order, any worker
+-- holds a job; the mark of a move; when the next job is due, the next expires, the next tick is due and the next pause ends,
+-- '' for none; the event up to which orders were searched; and the order of queues.
 local ENTRIES_AT_ONCE, PAUSED, LOWEST = 100, 8192, 12
 
 local function has_stops()
@@ -13,7 +12,7 @@ local function has_stops()
   return 0
 end
 
--- What is said of a queue may be said in vain, so its lines are looked at.
+-- The mask may name lines that are empty by now, so check them.
 local function has_line(queue, mask)
   for rank = 0, LOWEST do
     if math.floor(mask / 2 ^ rank) % 2 == 1 and call('EXISTS', P .. 'l:' .. rank .. ':' .. queue) == 1 then return true end
@@ -30,9 +29,8 @@ local function has_lines()
   return 0
 end
 
--- Among the next entries about foremen, each of which holds one event, and how far that is. Events come one after the
--- other here, so none can still come before those that are there: the next look goes on from here; or, on
--- a server that has lost its last events, from the last that is left.
+-- Searches the next entries about foremen, each of which has one event, and returns how far it came. Ids of events rise, so
+-- the next call continues from there; or from the newest, on a server that has lost its latest events.
 local function has_orders(foreman, after)
   local newest = call('ZRANGE', P .. 'about:foreman', -1, -1)[1] or '0'
   if tonumber(newest) < tonumber(after) then return 0, newest end
@@ -55,14 +53,14 @@ end
 
 local function first_score(key) return call('ZRANGE', P .. key, 0, 0, 'WITHSCORES')[2] or '' end
 
--- A version that knew no slots may have written schedules without them: then somebody must look at all of these.
+-- An older version may have written schedules without slots: then all of them have to be examined.
 local function next_slot()
   if call('ZCARD', P .. 'slots') ~= call('HLEN', P .. 'schedules') then return '0' end
   local first = first_score('slots')
   return first == 'inf' and '' or first
 end
 
--- An end counts for the pause that began when it says, and for no later one.
+-- An end belongs to the pause that began at its time, not to a later one.
 local function next_end()
   local ends, first = call('HGETALL', P .. 'pause_ends'), nil
   for i = 1, #ends, 2 do

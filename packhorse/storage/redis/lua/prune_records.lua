@@ -1,7 +1,7 @@
 -- flags: allow-oom
--- Drops ticks of ARGV[3] or earlier, among the oldest ARGV[4] of all, and failures whose score is ARGV[5] or more: these
--- were last seen as long ago. At most ARGV[6] failures; answers how many. Forgets as many calls that have replaced another
--- job's as ticks: those of ARGV[3] or earlier, and the oldest when there are more than ARGV[7].
+-- Deletes ticks of ARGV[3] or earlier, among the oldest ARGV[4]; failures with a score of ARGV[5] or more (last seen as long
+-- ago), at most ARGV[6]; and replaced calls of ARGV[3] or earlier, or the oldest if there are more than ARGV[7], at most
+-- ARGV[4]. Returns the number of failures.
 if call('EXISTS', P .. 'move') == 1 then return 0 end
 local before, limit = tonumber(ARGV[3]), tonumber(ARGV[4])
 if limit > 0 then

@@ -1,8 +1,8 @@
 -- flags: no-writes
 -- parts: head
--- All queues: the names with their pauses, the tallies, for each queue that has jobs in line since when the oldest of them
--- waits; and the ends of pauses. Of each rank the first is looked at, and where that has not been in line since it was
--- created, the first few, as many as `look_into` says (storage/records.py).
+-- All queues: names with their pauses, tallies, since when the oldest queued job of each queue waits, and ends of pauses.
+-- The oldest is the first job of each rank, or, where that was not queued when it was created, one of the first few, as
+-- many as `look_into` says (storage/records.py).
 local open = call('HGETALL', P .. 'open')
 local ids, lines = {}, {}
 for i = 1, #open, 2 do

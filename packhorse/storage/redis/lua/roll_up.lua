@@ -1,5 +1,5 @@
--- Folds old buckets of the charts into coarser ones. ARGV[3] at most so many; then for each level its name, the end of
--- what is old, the name of the coarser level, or '' to drop it, and the width of its buckets. Answers how many went.
+-- Folds old buckets of the charts into coarser ones, at most ARGV[3]. Then ARGV has for each level: its name, the time up to
+-- which it is old, the name of the coarser level or '' to delete it, and the width of its buckets. Returns how many.
 if call('EXISTS', P .. 'move') == 1 then return 0 end
 local most, folded = tonumber(ARGV[3]), 0
 for i = 4, #ARGV, 4 do

@@ -1,6 +1,6 @@
 -- flags: no-writes
--- Buckets of the charts that begin at ARGV[3] or later, of the levels ARGV[6], …; only so many as ARGV[5] says, from the
--- ARGV[4]th on. Answers for each: when it begins, then counted things and amounts in turn.
+-- Buckets of the charts that begin at ARGV[3] or later, of the levels ARGV[6], …: after the first ARGV[4], at most ARGV[5].
+-- Returns for each when it begins, and its fields and amounts in turn.
 local skip, left = tonumber(ARGV[4]), tonumber(ARGV[5])
 local found = {}
 for i = 6, #ARGV do

@@ -1,5 +1,5 @@
--- apply(): what `Transaction.words` has put into ARGV from `cursor` on. False: something that was read has changed
--- meanwhile, and nothing is written. Whoever calls it calls `write_events` in the end. Needs the parts head, events, lines,
+-- apply(): writes what `Transaction.words` has put into ARGV from `cursor` on. False: a value that the transaction has read
+-- has changed, and nothing is written. The caller calls `write_events` at the end. Needs the parts head, events, lines,
 -- notify.
 local cursor = 3
 
@@ -18,7 +18,7 @@ local function words(count)
   return unpack(ARGV, cursor - count, cursor - 1)
 end
 
--- Is everything still as it was read?
+-- Are all values as the transaction has read them?
 local function is_unchanged()
   local keys, values = {}, {}
   for i = 1, number() do keys[i], values[i] = words(2) end
@@ -43,8 +43,8 @@ local function is_unchanged()
   return true
 end
 
--- One more failure of a cause, with the version of the code, or '' if it tells none. That of another version than it was
--- silenced for ends the silence.
+-- One more failure of a cause, with the code version or ''. A failure of another version than it was silenced for ends the
+-- silence.
 local function failed(key, now, version)
   call('HINCRBY', key, 'number', 1)
   local is_first = call('HSETNX', key, 'first_at', now) == 1
@@ -58,18 +58,18 @@ local function failed(key, now, version)
 end
 
 local function apply()
-  local stamp, done, behind, told, about = word(), P .. 'done:' .. word(), number(), {}, {}
-  behind = behind + cursor
+  local stamp, done, next_at, entry_of, about = word(), P .. 'done:' .. word(), number(), {}, {}
+  next_at = next_at + cursor
   if again and call('EXISTS', done) == 1 then
-    cursor = behind
+    cursor = next_at
     return true
   end
   if not is_unchanged() then return false end
   for i = 1, number() do
     local count, subject, packed = words(3)
-    told[i] = next_entry()
+    entry_of[i] = next_entry()
     if subject ~= '' then about[#about + 1] = { P .. 'about:' .. subject, last_event + 1 } end
-    tell(stamp, tonumber(count), packed)
+    add_entry(stamp, tonumber(count), packed)
   end
   for _ = 1, number() do
     local count = number()
@@ -85,7 +85,7 @@ local function apply()
   for _ = 1, number() do
     local id, head, entry = words(3)
     heads[#heads + 1] = P .. 'j:' .. id
-    heads[#heads + 1] = head .. (told[tonumber(entry)] or '')
+    heads[#heads + 1] = head .. (entry_of[tonumber(entry)] or '')
   end
   call_with('MSET', nil, heads)
   for _ = 1, number() do open_line(words(2)) end
@@ -109,7 +109,7 @@ local function apply()
       call('DEL', P .. 'sub:' .. id)
     end
     call('DEL', P .. 'j:' .. id)
-    old = old .. (told[tonumber(entry)] or '')
+    old = old .. (entry_of[tonumber(entry)] or '')
     local last
     for position = 1, #old, 8 do
       last = string.format('%.0f', (struct.unpack('>I8', old, position)))
@@ -118,6 +118,6 @@ local function apply()
     if last then call('ZADD', P .. 'gone', last, id) end
   end
   if word() ~= '' then notify() end
-  call('SET', done, '', 'PX', 60000) -- so that the same transaction, sent again because its answer was lost, is not done twice
+  call('SET', done, '', 'PX', 60000) -- so that a transaction that is sent again, because its reply was lost, is not written twice
   return true
 end

@@ -1,12 +1,12 @@
--- complete(first) -> verdicts, next: outcomes of one worker whose tasks have returned, taken as `changes.settled` would
--- take them. ARGV from `first` on: owner, number, and for each job id; fence, ran, ago + ran and has-a-result packed;
--- result. The verdicts are one letter each: a(ccepted), r(epeated), s(tale). No id may come twice.
+-- complete(first) -> verdicts, next: outcomes of one worker whose tasks have returned, as `transitions.settled` settles
+-- them. ARGV from `first` on: owner, number, and for each job id; fence, ran, ago + ran and has-a-result packed; result.
+-- A verdict is one letter: a (accepted), r (repeated), s (stale). No id may come twice.
 -- Needs the parts head, events, counts.
 local OUTCOME = '>I4I8I8B'
 local WHOLE = HOT .. 'c10I4' -- up to the cold: created_at, priority and rank in one, the length of the cold
-local RAN_UNTIL = '\0\0\0\20\129\169ran_until\207' -- a cold of nothing else, with its length, up to the eight bytes of it
+local RAN_UNTIL = '\0\0\0\20\129\169ran_until\207' -- a cold with only this field, up to its eight bytes
 
--- step_of(duration) -> name, low, high: the step that holds what is longer than low and at most high, as in metrics.py.
+-- step_of(duration) -> name, low, high: the step for durations above low and up to high, as in metrics.py.
 local function step_of(duration)
   local low, power, digits = -1, 100, { 10, 15, 20, 30, 40, 60, 80 }
   while power < 1e10 do
@@ -23,7 +23,7 @@ local function step_of(duration)
   return 'longer', 1e11, math.huge
 end
 
--- The jobs of one place, to be counted together.
+-- The jobs of one place are counted together.
 local function new_place(owner, place)
   local middle = write('>I2c0I2c0', #owner, owner, #place, place) -- of their heads
   return { queue = queue_in(place), middle = middle, r = 0, x = 0, done = 0, ran = 0, waited = 0, runs = {},
@@ -41,24 +41,24 @@ local function count_place(place, counted)
   for step, number in pairs(counted.waits) do measure('wait_' .. step, place, number) end
 end
 
--- Up to 50 jobs, told of in one entry: those that began, and all that ended.
+-- Up to 50 jobs whose events share an entry: a group of those that began, and a group of all, which ended.
 local function new_batch()
   return { entry = next_entry(), count = 0, begins = 0, one_queue = true, ids = {}, fences = {}, rans = {}, queues = {},
     begun = {}, begun_fences = {}, begun_ats = {}, begun_queues = {} }
 end
 
-local function tell_batch(owner, b)
+local function write_batch(owner, b)
   local ended = { b.count, b.ids, 'completed', 'completed', owner, b.one_queue and b.queues[1] or b.queues, b.fences, b.rans,
     false, false }
-  local told = ended
+  local groups = ended
   if b.begins > 0 then
-    told = { { b.begins, b.begun, 'started', 'running', owner, b.one_queue and b.queues[1] or b.begun_queues,
+    groups = { { b.begins, b.begun, 'started', 'running', owner, b.one_queue and b.queues[1] or b.begun_queues,
       b.begun_fences, false, b.begun_ats, false }, ended }
   end
-  tell(at, b.count + b.begins, cmsgpack.pack(told))
+  add_entry(at, b.count + b.begins, cmsgpack.pack(groups))
 end
 
--- An odd job leaves its place among the expiring and the stops, and its failure; `frees` collects the commands for it.
+-- An odd job leaves the sets of expiring jobs and of jobs to stop, and loses its failure. `frees` collects the commands.
 local function tidy(owner, id, mark, cold, frees)
   if cold.expire_at then frees[#frees + 1] = { 'expiring', mark } end
   if cold.abort_at then frees[#frees + 1] = { 'stop:' .. owner, id } end
@@ -74,7 +74,7 @@ local function complete(first)
   first = first + 2
   for i = 1, number do ids[i] = ARGV[first + 3 * i - 3] end
   local heads, keys = texts_of('j:', ids)
-  -- Here all is read and decided; nothing is written yet.
+  -- This loop reads and decides; nothing is written yet.
   for i = 1, number do
     local head, verdict = heads[i], 's'
     if head then
@@ -109,7 +109,7 @@ local function complete(first)
         else
           started_at = sub(head, 27, 34)
         end
-        -- Most jobs have no cold yet, and have been measured: else `ran` is 0.
+        -- Most jobs have no cold yet, and were measured (else `ran` is 0).
         local lead, ran_until, tail = RAN_UNTIL, '', nil
         if length == 0 and ran > 0 then
           ran_until, tail = write('>I8', started + ran), sub(head, cold_at)
@@ -134,20 +134,20 @@ local function complete(first)
         counted[state], counted.done, counted.ran = counted[state] + 1, counted.done + 1, counted.ran + ran
         local waited = queued > 0 and started > queued and started - queued or 0
         counted.waited = counted.waited + waited
-        -- Most have waited, and ran, about as long as the one before.
+        -- Most jobs have waited and run about as long as the one before.
         if waited <= wait_low or waited > wait_high then wait, wait_low, wait_high = step_of(waited) end
         if ran <= run_low or ran > run_high then run, run_low, run_high = step_of(ran) end
         local waits, runs = counted.waits, counted.runs
         waits[wait], runs[run] = (waits[wait] or 0) + 1, (runs[run] or 0) + 1
         if c == EVENTS_AT_ONCE then
-          tell_batch(owner, b)
+          write_batch(owner, b)
           batch = nil
         end
       end
     end
     verdicts[i] = verdict
   end
-  if batch then tell_batch(owner, batch) end
+  if batch then write_batch(owner, batch) end
   if count > 0 then
     call_with('ZREM', P .. 'h:' .. owner, done)
     for _, free in ipairs(frees) do call('ZREM', P .. free[1], free[2]) end

@@ -1,5 +1,5 @@
--- What is counted in a call, written once at its end: tallies (letter of state + place -> number of jobs that came or
--- went) and measures (counted -> place -> amount).
+-- Counts of one call, written once at its end: tallies (letter of state + place -> change of the number of jobs) and
+-- measures (counted -> place -> amount).
 local tallies, measures = {}, {}
 
 local function tally(field, number) tallies[field] = (tallies[field] or 0) + number end

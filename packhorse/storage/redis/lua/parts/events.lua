@@ -1,23 +1,23 @@
--- Events: one entry of the stream for up to 50 jobs of one call. An entry is a group, or an array of groups; a group is
--- the columns that `rows.events_of` reads. Numbers are given while the call decides, so that heads can name the entries;
--- `write_events` then writes them all. Needs the part head.
+-- Events: one entry of the stream for up to 50 jobs of a call. An entry is a group or an array of groups; a group is the
+-- columns that `rows.events_of` reads. Entries get their numbers while the call decides, so that heads can name them;
+-- `write_events` writes them all. Needs the part head.
 local EVENTS_AT_ONCE = 50
 local last_event, entries = nil, {}
 
--- The number of the next entry, as heads keep it.
+-- The number of the next entry, as heads store it.
 local function next_entry()
   last_event = last_event or tonumber(call('GET', P .. 'n:event') or 0)
   return struct.pack('>I8', last_event + 1)
 end
 
--- tell(stamp, count, packed): the next entry, which holds so many events.
-local function tell(stamp, count, packed)
+-- add_entry(stamp, count, packed): the next entry, with so many events.
+local function add_entry(stamp, count, packed)
   next_entry()
   entries[#entries + 1] = { last_event + 1, stamp, packed }
   last_event = last_event + count
 end
 
--- write_events(texts): and these texts, key by key, if there are any.
+-- write_events(texts): writes the entries, and these keys and values.
 local function write_events(texts)
   if #entries > 0 then
     texts = texts or {}

@@ -1,10 +1,10 @@
--- The head of a job (docs/decisions/0007-redis-keys.md). HOT reads it up to the result and answers last where the tail
+-- The head of a job (docs/decisions/0007-redis-keys.md). HOT reads it up to the result, and last returns where the tail
 -- begins: created_at, priority, rank, cold, and the entries of the event stream.
 --   state, flags, fence, attempts, updated_at, queued_at, started_at, owner, place, seq, result, tail
 local HOT = '>c1BI4I4I8I8I8I2c0I2c0c8I4c0'
 local read, write, sub = struct.unpack, struct.pack, string.sub
 local stamp = write('>I8', now)
-local AT_ONCE = 1000 -- words that fit on Lua's stack
+local AT_ONCE = 1000 -- words; more do not fit on Lua's stack
 
 -- The values of these keys; false where there is none.
 local function texts_at(keys)
@@ -61,7 +61,7 @@ local function queue_in(place)
   return sub(place, first, first + length - 1)
 end
 
--- cold_of(tail) -> table, rest: what most jobs do not have, and the entries behind it.
+-- cold_of(tail) -> table, rest: the fields that most jobs do not have, and the entries after them.
 local function cold_of(tail)
   local packed, rest = read('>I4c0', tail, 11)
   return packed == '' and {} or cmsgpack.unpack(packed), sub(tail, rest)

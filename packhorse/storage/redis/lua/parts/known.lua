@@ -1,2 +1,2 @@
--- Whoever reserves must have joined, and not have been struck off.
+-- The worker must have joined, and not be deleted.
 if not call('ZSCORE', P .. 'beats', ARGV[3]) then return 0 end

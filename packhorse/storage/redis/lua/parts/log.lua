@@ -1,23 +1,23 @@
--- attempt_of(state, cold): in which attempt the worker of this job wrote what comes now, or has just ended.
+-- attempt_of(state, cold): the attempt that new lines of this job belong to: the present one, or the last.
 local function attempt_of(state, cold)
   local failures = cold.failures or 0
   if state == 'r' or state == 'x' or state == 'c' then return failures + 1 end
   return math.max(1, failures)
 end
 
--- A packed line; what stands for one that cannot be read.
+-- The line in this text; a substitute if it cannot be read.
 local function line_in(packed)
   local is_whole, line = pcall(cmsgpack.unpack, packed)
   return is_whole and type(line) == 'table' and type(line[5]) == 'string' and line or { 0, now, 0, 'log', '' }
 end
 
--- How many lines this message stands for: itself, or those that were dropped before.
+-- How many lines this message replaces: 1 for itself, or the number that were dropped before.
 local function stands_for(message)
   return tonumber(string.match(message, '^… (%d+) earlier lines were dropped …$')) or 1
 end
 
--- write_lines(id, attempt, lines, keep): adds {kind, message, attempt or 0, ago} lines to a job's log. Above `keep` lines
--- the oldest go, and the first that is left says how many have gone so far.
+-- write_lines(id, attempt, lines, keep): adds lines {kind, message, attempt or 0, ago} to a job's log. Above `keep` lines it
+-- drops the oldest, and the first of the rest says how many were dropped so far.
 local function write_lines(id, attempt, lines, keep)
   if #lines == 0 then return end
   local key, packed = P .. 'log:' .. id, {}
@@ -45,7 +45,7 @@ local function write_lines(id, attempt, lines, keep)
   call('LSET', key, 0, cmsgpack.pack(oldest))
 end
 
--- Is the last of these lines the last of the log already?
+-- Is the last of these lines the last of the log?
 local function has_line(id, lines)
   local last = #lines > 0 and call('LINDEX', P .. 'log:' .. id, -1)
   return last and line_in(last)[5] == lines[#lines][2]

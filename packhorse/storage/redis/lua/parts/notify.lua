@@ -1,6 +1,5 @@
--- notify(): wakes one sleeper. A sleeper blocks on the list and takes the token the moment that the script ends; where
--- nobody sleeps, one token stays for whoever lies down next. The number is how often a woken worker that finds nothing
--- for itself may pass the token on.
+-- notify(): wakes one waiting worker. It blocks on the list and gets the token the moment the script ends. If none waits,
+-- one token stays for the next. The number is how often a worker that finds no job may pass the token on.
 local function notify()
   if call('EXISTS', P .. 'bell') == 0 then call('RPUSH', P .. 'bell', '16') end
 end

@@ -1,5 +1,5 @@
--- What every script begins with. KEYS[1] is the prefix of all keys; ARGV[1] the clock of a test, or ''; ARGV[2] is '1'
--- when this very call is sent again because its answer was lost. The operation's own arguments start at ARGV[3].
+-- The beginning of every script. KEYS[1] is the prefix of all keys; ARGV[1] the clock of a test, or ''; ARGV[2] is '1' if
+-- this call is sent again because its reply was lost. The arguments of the operation start at ARGV[3].
 local P, call = KEYS[1], redis.call
 local at, again = ARGV[1], ARGV[2] == '1'
 if at == '' then

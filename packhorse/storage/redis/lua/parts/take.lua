@@ -1,9 +1,9 @@
--- take(first) -> reply, texts: the next waiting jobs for one worker. ARGV from `first` on: owner, limit, '1' if what is due
--- was seen to already, the pass of the queue served last, number of queues, for each its weight and pass (see `turns.py`),
--- packed, and then their names, in order; those of very many by their passes. Answers {is_due, due_in, turns, jobs}, and the
--- heads that `write_events` is to write. is_due is 1 when jobs must be promoted or expired first; then nothing is taken.
--- The turns are a list for each rank: the name of a queue, how many were taken of it, and so on.
--- The jobs are id, head, body, one after the other. Needs the parts head, events, counts.
+-- take(first) -> reply, texts: the next queued jobs for one worker. ARGV from `first` on: owner, limit, '1' if due and expired
+-- jobs were handled before, the pass of the queue served last, number of queues, the weight and pass of each, packed (see
+-- core/fair_share.py), and their names, sorted by name, or by pass if they are many. Returns {is_due, due_in, turns, jobs},
+-- and the heads that `write_events` has to write. is_due is 1 if jobs must be promoted or expired first; then nothing is
+-- taken. The turns are a list for each rank: name of a queue, number of jobs taken from it, and so on. The jobs are id,
+-- head, body, in turn. Needs the parts head, events, counts.
 local TAKEN = '>xBI4I4' .. string.rep('x', 24) .. 'I2c0I2c0' -- of a head: flags, fence, attempts, owner, place
 local FORCED, LOWEST, PAUSED, LINES_AT_ONCE, MANY = 1, 12, 8192, 32, 100
 
@@ -11,24 +11,24 @@ local function first_score(key) return call('ZRANGE', P .. key, 0, 0, 'WITHSCORE
 
 local function is_over(score) return score and tonumber(score) <= now end
 
--- Which lines of these queues may have jobs: a mask, or nothing, for each. One that has very many fields is read as a whole,
--- for a small hash is walked through for each of them.
+-- Which lines of these queues may have jobs: a mask, or false, for each. For very many queues the hash is read as a whole: a
+-- small hash is searched from its beginning for each field.
 local function masks_at(first, number)
   local masks, last = {}, first + number - 1
   if number > MANY and call('HLEN', P .. 'open') <= 4 * number then
-    local told, mask_of = call('HGETALL', P .. 'open'), {}
-    for i = 1, #told, 2 do mask_of[told[i]] = told[i + 1] end
+    local reply, mask_of = call('HGETALL', P .. 'open'), {}
+    for i = 1, #reply, 2 do mask_of[reply[i]] = reply[i + 1] end
     for i = 1, number do masks[i] = mask_of[ARGV[first + i - 1]] or false end
     return masks
   end
   for from = first, last, AT_ONCE do
-    local told = call('HMGET', P .. 'open', unpack(ARGV, from, math.min(from + AT_ONCE - 1, last)))
-    for i = 1, #told do masks[from - first + i] = told[i] end
+    local reply = call('HMGET', P .. 'open', unpack(ARGV, from, math.min(from + AT_ONCE - 1, last)))
+    for i = 1, #reply do masks[from - first + i] = reply[i] end
   end
   return masks
 end
 
--- The ranks that such a mask says may be taken from.
+-- The ranks of a mask that jobs may be taken from.
 local ranks_in = {}
 local function ranks_of(text)
   local ranks, mask = ranks_in[text], tonumber(text)
@@ -41,8 +41,8 @@ local function ranks_of(text)
   return ranks
 end
 
--- queues_at(first, number) -> by_rank, queue_at: the numbers of the queues that may have jobs of each rank, and how to get
--- one by its number. Of very many queues most are not looked at.
+-- queues_at(first, number) -> by_rank, queue_at, queues: the numbers of the queues that may have jobs of each rank, how to get
+-- a queue by its number, and those that were got. Of very many queues most are not examined.
 local function queues_at(first, number)
   local shares, masks, by_rank, queues = ARGV[first], masks_at(first + 1, number), {}, {}
   for i = 1, number do
@@ -71,7 +71,7 @@ local function new_line(queue, rank)
   return { queue = queue, key = P .. 'l:' .. rank .. ':' .. queue.name, flag = 2 ^ rank, taken = 0 }
 end
 
--- Those of the lines of these queues, from `first` on, that have jobs.
+-- The lines of these queues, from `first` on, that have jobs.
 local function full_lines(queue_at, numbers, rank, first)
   local full = {}
   for i = first, math.min(first + LINES_AT_ONCE - 1, #numbers) do
@@ -84,7 +84,7 @@ end
 
 local function goes_before(a, b) return a.pass < b.pass or (a.pass == b.pass and a.queue.index < b.queue.index) end
 
--- The first of a heap has grown, or another was put there: it finds its place.
+-- Move the first of a heap to its place, after its value has grown.
 local function sink(heap, size)
   local one, at_place = heap[1], 1
   while 2 * at_place <= size do
@@ -96,7 +96,7 @@ local function sink(heap, size)
   heap[at_place] = one
 end
 
--- How many to take from each line, by turns: as `Turns.share`, where queues are numbered in the order of their names.
+-- Decide how many to take from each line, in turns, as `FairShare.share` does with the queues sorted by name.
 local function share(lines, limit, present)
   local heap, size = {}, #lines
   for i, line in ipairs(lines) do
@@ -130,13 +130,13 @@ local function take_alone(line, limit, present)
   return start + (line.taken - 1) / queue.weight
 end
 
--- Notes what these lines give. Answers how many jobs that is, and the turns.
+-- Add the lines that give jobs to `chosen`. Returns the number of jobs, and the turns.
 local function note(lines, chosen)
-  local number, told = 0, {}
+  local number, turn = 0, {}
   for _, line in ipairs(lines) do
     if line.length or line.taken > 0 then
-      told[#told + 1] = line.queue.name
-      told[#told + 1] = line.taken
+      turn[#turn + 1] = line.queue.name
+      turn[#turn + 1] = line.taken
     end
     if line.taken > 0 then
       number = number + line.taken
@@ -145,11 +145,11 @@ local function note(lines, chosen)
       chosen[#chosen + 1] = line
     end
   end
-  return number, told
+  return number, turn
 end
 
--- Chooses; writes nothing. Answers the lines that give jobs, and the turns. Of very many lines those go first whose turn
--- is nearest, and give more than one job each: a job alone costs three times as much as one among others of its queue.
+-- Choose; write nothing. Returns the lines that give jobs, and the turns. Of very many lines, those whose turn is nearest go
+-- first and give several jobs each: a single job costs three times as much as one among others of its queue.
 local function choose(by_rank, queue_at, limit, present)
   local chosen, turns = {}, {}
   for rank = 0, LOWEST do
@@ -164,16 +164,16 @@ local function choose(by_rank, queue_at, limit, present)
         some = full_lines(queue_at, numbers, rank, first)
         present = share(some, limit, present)
       end
-      local number, told = note(some, chosen)
+      local number, turn = note(some, chosen)
       limit, first = limit - number, first + LINES_AT_ONCE
-      if #told > 0 then turns[#turns + 1] = told end
+      if #turn > 0 then turns[#turns + 1] = turn end
     end
   end
   return chosen, turns
 end
 
--- What a job that was in other hands, or has a time limit, needs besides: a change of its cold, and of its place among
--- the expiring, which is noted in `expiries`.
+-- A job that was held before, or has a time limit, needs a change of its cold, and of its place among the expiring jobs,
+-- which `expiries` collects.
 local function take_odd(rest, id, queued, last_owner, expiries)
   local seq, result, tail_at = read('>c8I4c0', rest)
   local tail = sub(rest, tail_at)
@@ -190,7 +190,7 @@ local function take_odd(rest, id, queued, last_owner, expiries)
   return write('>c8I4c0', seq, #result, result) .. with_cold(tail, cold, entries_of)
 end
 
--- What the jobs of these lines are: their ids and, one behind the other, their heads and bodies.
+-- Read the jobs of these lines: their ids, and their heads followed by their bodies.
 local function read_chosen(chosen)
   local ids, scores, queues, keys, count = {}, {}, {}, {}, 0
   for _, line in ipairs(chosen) do
@@ -201,27 +201,27 @@ local function read_chosen(chosen)
     end
   end
   for i = 1, count do keys[i], keys[count + i] = P .. 'j:' .. ids[i], P .. 'b:' .. ids[i] end
-  if count > 0 and not last_event then keys[2 * count + 1] = P .. 'n:event' end -- asked for in the same call
+  if count > 0 and not last_event then keys[2 * count + 1] = P .. 'n:event' end -- read in the same call
   local texts = texts_at(keys)
   if #keys > 2 * count then last_event = tonumber(texts[#keys] or 0) end
   return ids, scores, queues, keys, texts
 end
 
--- Gives the chosen jobs to the owner: answers the reply, their new heads, what the owner then holds, and what becomes of
--- their places among the expiring; tells and counts, but writes nothing.
+-- Give the chosen jobs to the owner: returns the reply, the new heads, what the owner holds then, and the commands for
+-- expiring jobs. Adds events and counts, but writes nothing.
 local function hand_over(chosen, owner)
   local ids, scores, queues, keys, texts = read_chosen(chosen)
   local jobs, put, held, expiries, middles, places = {}, {}, {}, {}, {}, {}
-  local size, count, told, fences, told_queues, one_queue, entry = 0, 0, {}, {}, {}, true, nil
-  local function tell_told()
-    tell(at, #told, cmsgpack.pack({ #told, told, 'reserved', 'reserved', owner, one_queue and told_queues[1] or told_queues,
-      fences, false, false, false }))
-    told, fences, told_queues, one_queue = {}, {}, {}, true
+  local size, count, group, fences, group_queues, one_queue, entry = 0, 0, {}, {}, {}, true, nil
+  local function write_group()
+    add_entry(at, #group, cmsgpack.pack({ #group, group, 'reserved', 'reserved', owner,
+      one_queue and group_queues[1] or group_queues, fences, false, false, false }))
+    group, fences, group_queues, one_queue = {}, {}, {}, true
   end
   for i = 1, #ids do
     local id, head, body = ids[i], texts[i], texts[#ids + i]
     local is_whole, flags, fence, attempts, last_owner, place, rest_at, rest
-    if head and sub(head, 1, 1) == 'q' then -- one that cannot be read leaves the line, and is nobody's
+    if head and sub(head, 1, 1) == 'q' then -- a job that cannot be read leaves the line, and nobody holds it
       is_whole, flags, fence, attempts, last_owner, place, rest_at = pcall(read, TAKEN, head)
     end
     if is_whole then
@@ -232,7 +232,7 @@ local function hand_over(chosen, owner)
       end
     end
     if is_whole then
-      local n = #told + 1
+      local n = #group + 1
       if n == 1 then entry = next_entry() end
       count = count + 1
       local middle = middles[place]
@@ -246,12 +246,12 @@ local function hand_over(chosen, owner)
       jobs[size + 1], jobs[size + 2], jobs[size + 3] = id, head, body or '' -- without a body, the job is broken
       size = size + 3
       places[place] = places[place] + 1
-      told[n], fences[n], told_queues[n] = id, fence + 1, queues[i]
-      if told_queues[1] ~= queues[i] then one_queue = false end
-      if n == EVENTS_AT_ONCE then tell_told() end
+      group[n], fences[n], group_queues[n] = id, fence + 1, queues[i]
+      if group_queues[1] ~= queues[i] then one_queue = false end
+      if n == EVENTS_AT_ONCE then write_group() end
     end
   end
-  if #told > 0 then tell_told() end
+  if #group > 0 then write_group() end
   for place, taken in pairs(places) do
     tally('q' .. place, -taken)
     tally('r' .. place, taken)
@@ -260,13 +260,13 @@ local function hand_over(chosen, owner)
 end
 
 local function take(first)
-  local owner, limit, is_seen, present, number = unpack(ARGV, first, first + 4)
+  local owner, limit, is_checked, present, number = unpack(ARGV, first, first + 4)
   local next_due
   if call('EXISTS', P .. 'move', P .. 'due', P .. 'expiring') > 0 then
-    if call('EXISTS', P .. 'move') == 1 then return { 0, false, {}, {} } end -- nothing is handed out meanwhile
+    if call('EXISTS', P .. 'move') == 1 then return { 0, false, {}, {} } end -- no job is handed out during a move
     next_due = first_score('due')
     next_due = next_due and tonumber(next_due)
-    if is_seen == '' and ((next_due and next_due <= now) or is_over(first_score('expiring'))) then return { 1 } end
+    if is_checked == '' and ((next_due and next_due <= now) or is_over(first_score('expiring'))) then return { 1 } end
   end
   local by_rank, queue_at, queues = queues_at(first + 5, tonumber(number))
   local chosen, turns = choose(by_rank, queue_at, tonumber(limit), tonumber(present))

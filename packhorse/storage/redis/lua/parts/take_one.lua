@@ -1,7 +1,7 @@
--- The commonest answers of a reserve, before all else: nobody waits, or a single job does that was never in other hands.
--- What parts/take.lua would do then is done here, from ARGV[3] on, at half the cost; for an idle worker that is the time
--- until its job begins. In any other case nothing is written, and what follows goes on. The line stays open, for the next
--- reserve to close. Comes before the parts that have functions.
+-- The two most frequent cases of a reserve: no job is queued, or a single one that was never held. This does what
+-- parts/take.lua would do, from ARGV[3] on, at half the cost; for an idle worker that is the time until its job begins. In
+-- any other case it writes nothing, and the script continues. The line stays open until the next reserve. Comes before the
+-- parts that have functions.
 do
   local owner, limit, _, _, number = unpack(ARGV, 3, 7)
   local is_due = call('EXISTS', P .. 'move', P .. 'due', P .. 'expiring') > 0
@@ -12,7 +12,7 @@ do
     end
     if open == 0 then return { 0, false, {}, {} } end
     local fraction, rank = math.frexp(mask)
-    if open == 1 and fraction == 0.5 and rank <= 13 then -- a single line; the next bit is a paused queue's
+    if open == 1 and fraction == 0.5 and rank <= 13 then -- a single line; the bit after the ranks means paused
       local line = P .. 'l:' .. (rank - 1) .. ':' .. queue
       local found = call('ZRANGE', line, 0, 1, 'WITHSCORES')
       local id = found[1]
