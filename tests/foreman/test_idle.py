@@ -79,12 +79,12 @@ class Counted:
         number = 0
         for storage in storages:  # each connection tells what it knows when it is asked to
             assert isinstance(storage, Postgres)
-            with storage._db.lent() as link:
-                if link.connection.info.server_version < 150_000:
+            with storage._db.lent() as connection:
+                if connection.driver.info.server_version < 150_000:
                     pytest.skip("before PostgreSQL 15 nobody can ask for its counts at once")
-                link.rows("SELECT pg_stat_force_next_flush()")
-                link.rows("SELECT pg_stat_clear_snapshot()")
-                number = int(link.rows(count)[0][0])
+                connection.rows("SELECT pg_stat_force_next_flush()")
+                connection.rows("SELECT pg_stat_clear_snapshot()")
+                number = int(connection.rows(count)[0][0])
         return number
 
 
