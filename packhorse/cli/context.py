@@ -1,6 +1,6 @@
-"""One call of the program: what its common options say, and the storage and the client that they lead to.
+"""One call of the program: its common options, and the storage and the client that they lead to.
 
-`main` makes one for each call, and every command is handed it. Nothing is opened before a command asks for it.
+`main` makes one for each call and hands it to the command. Nothing is opened before the command asks for it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from packhorse.cli.errors import CommandError, ExitCode
-from packhorse.cli.output import Shown, escape, json_text, paint, picked, say
+from packhorse.cli.output import Display, escape, json_text, paint, picked, say
 from packhorse.cli.target import app_from, app_here, open_existing, open_for_writing, source_in_app, url_source
 from packhorse.client.app import Packhorse
 from packhorse.core.settings import Settings, load_settings
@@ -30,11 +30,11 @@ class CommandContext:
         self.utc = False
         self.color: bool | None = None
         self.no_pager = False
-        self.named_by: str | None = None  # what names the storage that is used, if not the settings
-        self.taken: str | None = None  # the usual file whose app is used because none was named
+        self.named_by: str | None = None  # what names the storage, if not the settings
+        self.default_app: str | None = None  # the file whose app is used because the user named none
         self._opened: list[Storage | Packhorse] = []
 
-    # --- where the jobs are ---------------------------------------------------------------------------------------
+    # --- the storage ------------------------------------------------------------------------------------------------
 
     @functools.cached_property
     def settings(self) -> Settings:
@@ -43,26 +43,26 @@ class CommandContext:
 
     @property
     def storage_source(self) -> str | None:
-        """How the storage was chosen, once it was."""
+        """How the storage was chosen, if it was."""
         if self.named_by:
             return self.named_by
         return url_source(self.settings) if "settings" in self.__dict__ else None
 
     @functools.cached_property
     def storage(self) -> Storage:
-        """The storage to look into. One that is not there is not made: a CommandError says so."""
-        return self.remembered(open_existing(self.settings))
+        """The storage, to read. Raise CommandError if it does not exist: reading never creates one."""
+        return self.closing(open_existing(self.settings))
 
     @functools.cached_property
     def client(self) -> Packhorse:
-        """An app without tasks on that storage; no code of the user's is imported."""
+        """An app without tasks on that storage. No code of the user is imported."""
         return Packhorse(storage=self.storage)
 
     def app(self, target: str | None = None) -> Packhorse | None:
-        """The user's own app, imported; with --url, on that storage. None: there is none to be found."""
+        """Import the user's app; with --url, put it on that storage. Return None if there is no app."""
         named = target or self.settings.app
         if named is None:
-            self.taken, app = app_here() or (None, None)
+            self.default_app, app = app_here() or (None, None)
         else:
             app = app_from(named, self.settings)
         if app is None:
@@ -75,44 +75,58 @@ class CommandContext:
         return app
 
     def writing_client(self) -> Packhorse:
-        """Like `client`, but a storage that is not there is made."""
-        return Packhorse(storage=self.remembered(open_for_writing(self.settings)))
+        """Like `client`, but create the storage if it does not exist."""
+        return Packhorse(storage=self.closing(open_for_writing(self.settings)))
 
-    def remembered(self, storage: Storage) -> Storage:
-        """The storage, which is closed at the end of the call."""
+    def closing(self, storage: Storage) -> Storage:
+        """Close this storage at the end of the call."""
         self._opened.append(storage)
         return storage
 
     def close(self) -> None:
-        """Let go of what was opened."""
+        """Close what was opened."""
         for opened in self._opened:
             opened.close()
 
-    # --- speaking -------------------------------------------------------------------------------------------------
+    # --- output -----------------------------------------------------------------------------------------------------
 
     @functools.cached_property
-    def shown(self) -> Shown:
+    def display(self) -> Display:
         """How to show times and numbers, by the storage's clock."""
-        return Shown(self.storage.now(), utc=self.utc)
+        return Display(self.storage.now(), utc=self.utc)
 
     def note(self, text: str) -> None:
-        """Say something beside the data."""
+        """Print a notice on stderr, unless --quiet."""
         if not self.quiet:
             say(text, err=True)
 
-    def tell_move(self) -> None:
-        """Say beside the data if this storage was moved, or is: what it shows is what was left behind."""
-        for told in problems(self.storage.move()):
-            self.note(f"{paint('!', 'yellow', err=True)} {escape(told)}")
+    def warn(self, text: str) -> None:
+        """Print a notice with a mark."""
+        self.note(f"{paint('!', 'yellow', err=True)} {escape(text)}")
+
+    def warn_if_moved(self) -> None:
+        """Warn if this storage was moved, or is being moved: it shows what was left behind."""
+        for problem in problems(self.storage.move()):
+            self.warn(problem)
 
     def print_json(self, value: object) -> None:
-        """One JSON value on a line of stdout; of an object, the fields that --fields wants."""
+        """Print one JSON value on a line; of an object, the fields that --fields names."""
         say(json_text(picked(value, self.fields) if self.fields else value))
+
+    def confirm(self, what: str, refusal: str, hint: str = "say --yes") -> bool:
+        """Show what would change and ask. Raise CommandError with `refusal` if there is no terminal to ask at."""
+        answer = _ask(f"{what}\n{paint('Continue?', 'bold', err=True)} [y/N] ")
+        if answer is None:
+            raise CommandError(refusal, ExitCode.REFUSED, why="there is no terminal to ask at", hint=hint)
+        is_sure = answer.strip().lower() in ("y", "yes")
+        if not is_sure:
+            self.note("nothing changed")
+        return is_sure
 
 
 def operator() -> str | None:
-    """Who sits at the keyboard, for the record."""
-    import getpass  # only those who change something need it
+    """The user's name, for the record."""
+    import getpass  # only commands that change something need it
 
     try:
         return getpass.getuser()
@@ -120,17 +134,8 @@ def operator() -> str | None:
         return None
 
 
-def is_sure(what: str, refusal: str, hint: str = "say --yes") -> bool:
-    """Show what would be done and ask. Raises CommandError with `refusal` when there is no terminal."""
-    answer = _answer_to(f"{what}\n{paint('Go on?', 'bold', err=True)} [y/N] ")
-    if answer is None:
-        raise CommandError(refusal, ExitCode.REFUSED, why="there is no terminal to ask at", hint=hint)
-    return answer.strip().lower() in ("y", "yes")
-
-
-def _answer_to(question: str) -> str | None:
-    """What the user answers at the keyboard; None: there is nobody to ask. Data may come on stdin while somebody sits
-    at the terminal all the same."""
+def _ask(question: str) -> str | None:
+    """The user's answer; None: there is no terminal. Ids may come on stdin while the user sits at the terminal."""
     if sys.stdin.isatty():
         say(question, err=True, end="")
         return sys.stdin.readline()

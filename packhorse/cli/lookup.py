@@ -1,5 +1,5 @@
-"""What is meant by names on the command line: jobs, queues, tasks. A job is named by its id, or by the beginning or the
-end of it, if no other job's is the same."""
+"""Find jobs, queues and tasks by the names on the command line. A job is named by its id, or by a part from the
+beginning or the end of it that no other job has."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from packhorse.cli.context import CommandContext
 from packhorse.cli.errors import CommandError, ExitCode
-from packhorse.cli.output import escape, paint
 from packhorse.core.clock import to_datetime
 from packhorse.core.errors import JobNotFound, did_you_mean
 from packhorse.core.event import Kind, Subject
@@ -19,59 +18,54 @@ from packhorse.monitor.served_queues import tasks_by_queue, why_unserved
 from packhorse.storage import Storage
 from packhorse.storage.records import EventFilter
 
-_PATIENCE = 3.0  # seconds for looking through the jobs for a part of an id
+_TIMEOUT = 3.0  # seconds to look for a part of an id
 
 
 def ids_from(words: Sequence[str]) -> list[str]:
-    """The ids that were given; "-" stands for those on stdin, one at the beginning of each line."""
+    """The ids, each once. "-" stands for those on stdin, one at the beginning of each line."""
     if "-" not in words:
         return list(dict.fromkeys(words))
     if len(words) > 1:
-        raise CommandError("give ids, or - for those on stdin, not both", ExitCode.USAGE)
+        raise CommandError("give ids, or - for ids on stdin, not both", ExitCode.USAGE)
     lines = (line.split() for line in sys.stdin)
     ids = list(dict.fromkeys(line[0] for line in lines if line))
     if not ids:
-        raise CommandError("no ids came on stdin", ExitCode.NOT_FOUND, hint="packhorse jobs … --ids prints them")
+        raise CommandError("no ids on stdin", ExitCode.NOT_FOUND, hint="packhorse jobs … --ids prints them")
     return ids
 
 
-def find_job(storage: Storage, part: str, *, is_shown: bool = False) -> Job:
-    """The job with this id, or the only one whose id begins or ends so. CommandError says what is the matter. One that
-    is only shown is not looked for any further than to the first that has all the letters of a list."""
+def find_job(storage: Storage, part: str, *, read_only: bool = False) -> Job:
+    """The job with this id, or the only one whose id begins or ends with it. Raise CommandError if there is none, or
+    more than one. To read only, the first job that has all characters of a listed id will do."""
     job = storage.get(part)
     if job is not None:
         return job
     wanted = part.strip().lower()
     if len(wanted) >= WHOLE_ID:
-        raise gone(storage, part)
+        raise job_not_found(storage, part)
     if len(wanted) < SHORTEST_PART:
-        raise CommandError(
-            f"there is no job {part}",
-            ExitCode.NOT_FOUND,
-            hint=f"a part of an id has at least {SHORTEST_PART} characters",
-        )
-    if is_shown and len(wanted) >= UNIQUE_PART:
-        first, _ = find_by_id_part(storage, wanted, _PATIENCE, enough=1)
+        hint = f"a part of an id has at least {SHORTEST_PART} characters"
+        raise CommandError(f"there is no job {part}", ExitCode.NOT_FOUND, hint=hint)
+    if read_only and len(wanted) >= UNIQUE_PART:
+        first, _ = find_by_id_part(storage, wanted, _TIMEOUT, enough=1)
         if len(first) == 1:
             return first[0]
-    found, is_all = find_by_id_part(storage, wanted, _PATIENCE)
-    if not is_all:
+    found, is_complete = find_by_id_part(storage, wanted, _TIMEOUT)
+    if not is_complete:
         raise CommandError(
             f"there are too many jobs to look for {wanted}", ExitCode.NOT_FOUND, hint="give the whole id"
         )
     if not found:
-        raise gone(storage, part)
+        raise job_not_found(storage, part)
     if len(found) > 1:
         some = "\n".join(f"{each.id}  {each.task}, {each.state}" for each in found[:5])
-        more = "\n…" if len(found) > 5 else ""
-        raise CommandError(
-            f"{part} may be {len(found)} jobs", ExitCode.USAGE, why=some + more, hint="give more of the id"
-        )
+        why = some + ("\n…" if len(found) > 5 else "")
+        raise CommandError(f"{part} matches {len(found)} jobs", ExitCode.USAGE, why=why, hint="give more of the id")
     return found[0]
 
 
-def gone(storage: Storage, job_id: str) -> Exception:
-    """That there is no such job, and what became of it if that is known: its events stay."""
+def job_not_found(storage: Storage, job_id: str) -> Exception:
+    """An error that there is no such job, and what became of it if its events say so."""
     events = storage.events(EventFilter(job_id=job_id), limit=1, newest_first=True)
     if not events:
         return JobNotFound(job_id)
@@ -86,28 +80,29 @@ def gone(storage: Storage, job_id: str) -> Exception:
 
 
 def check_queue(storage: Storage, name: str, hint: str | None = None) -> None:
-    """CommandError, with the nearest, if there is no such queue."""
+    """Raise CommandError, with the nearest name, if there is no such queue."""
     _check("queue", name, [queue.name for queue in storage.queues()], hint)
 
 
-def warn_unserved(context: CommandContext, storage: Storage, name: str) -> None:
-    """Say so if workers run, and none of them takes jobs from this queue."""
-    crew = [each for each in storage.workers() if each.subject is Subject.WORKER]
-    alive = [each for each in crew if is_alive(each, storage.now(), context.settings.lease)]
-    lack = why_unserved(alive, name, tasks_by_queue(storage.tallies()).get(name, ())) if alive else None
-    if lack is None:
-        return
-    told = escape(f"{lack.what}: {lack.hint}")
-    context.note(f"{paint('!', 'yellow', err=True)} {told}")
-
-
 def check_task(storage: Storage, name: str) -> None:
-    """CommandError, with the nearest, if no such task is known."""
+    """Raise CommandError, with the nearest name, if no such task is known."""
     _check("task", name, [task.name for task in storage.tasks()])
 
 
-def _check(noun: str, name: str, names: Sequence[str], more: str | None = None) -> None:
+def _check(noun: str, name: str, names: Sequence[str], hint: str | None = None) -> None:
     if name not in names:
-        hint = f"there are {', '.join(names[:8])}{' …' if len(names) > 8 else ''}" if names else "there are none yet"
-        hint = f"{hint}; {more}" if more else hint
-        raise CommandError(f"there is no {noun} {name!r}{did_you_mean(name, names)}", ExitCode.NOT_FOUND, hint=hint)
+        known = f"there are {', '.join(names[:8])}{' …' if len(names) > 8 else ''}" if names else "there are none yet"
+        raise CommandError(
+            f"there is no {noun} {name!r}{did_you_mean(name, names)}",
+            ExitCode.NOT_FOUND,
+            hint=f"{known}; {hint}" if hint else known,
+        )
+
+
+def warn_unserved(context: CommandContext, storage: Storage, name: str) -> None:
+    """Warn if workers run, and none of them takes jobs from this queue."""
+    workers = [each for each in storage.workers() if each.subject is Subject.WORKER]
+    alive = [each for each in workers if is_alive(each, storage.now(), context.settings.lease)]
+    reason = why_unserved(alive, name, tasks_by_queue(storage.tallies()).get(name, ())) if alive else None
+    if reason is not None:
+        context.warn(f"{reason.what}: {reason.hint}")

@@ -1,7 +1,7 @@
-"""The program `packhorse`: the table of its commands, and what happens when none, or none that exists, is named.
+"""The program `packhorse`: the table of its commands.
 
-A command's module is imported when the command is called, so that looking at jobs stays quick. To add a command, write
-it with `@command` and give it a line in `COMMANDS`.
+A command's module is imported when the command is called, so that every command starts quickly. To add a command,
+write it with `@command` and give it a line in `COMMANDS`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from packhorse.cli.context import CommandContext
-from packhorse.cli.errors import CommandError, ExitCode, Manner, cannot_hold, let_go_of_stdout, prepare, report
+from packhorse.cli.errors import (
+    CommandError,
+    ErrorStyle,
+    ExitCode,
+    discard_stdout,
+    is_output_error,
+    prepare_streams,
+    report,
+)
 from packhorse.cli.options import CommonOption, common_options, refuse_twice
 from packhorse.cli.output import say
 from packhorse.cli.pager import paged
@@ -25,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Entry(NamedTuple):
-    """One command: the heading it stands under, `module:function` below packhorse.cli.commands, and what it does."""
+    """One command: its heading in the help, `module:function` in packhorse.cli.commands, and what it does."""
 
     heading: str
     place: str
@@ -34,64 +42,64 @@ class Entry(NamedTuple):
 
 COMMANDS: dict[str, Entry] = {
     "demo": Entry("Start", "demo:demo", "see it work: sample jobs of every kind on a temporary file"),
-    "dev": Entry("Start", "dev:dev", "run jobs while you write them: reload on save, and the web"),
+    "dev": Entry("Start", "dev:dev", "run jobs and the web pages; reload on save"),
     "work": Entry("Start", "work:work", "run jobs: a foreman and its workers"),
     "web": Entry("Start", "web:web", "serve the web pages and the JSON API, on port 5040"),
-    "up": Entry("Start", "web:up", "run jobs and serve the web pages, both in one"),
-    "enqueue": Entry("Send", "enqueue:enqueue", "put a job in"),
-    "run": Entry("Send", "enqueue:run", "put a job in, wait for it, show its log and its result"),
-    "wait": Entry("Send", "enqueue:wait", "wait until jobs have ended"),
-    "status": Entry("Look", "status:status", "how everything stands, on one screen"),
-    "top": Entry("Look", "top:top", "watch everything live, and act on it with single keys"),
+    "up": Entry("Start", "web:up", "run jobs and serve the web pages"),
+    "enqueue": Entry("Enqueue", "enqueue:enqueue", "enqueue a job"),
+    "run": Entry("Enqueue", "enqueue:run", "enqueue a job, wait for it, show its log and its result"),
+    "wait": Entry("Enqueue", "enqueue:wait", "wait until jobs end"),
+    "status": Entry("Look", "status:status", "everything on one screen"),
+    "top": Entry("Look", "top:top", "a live view, with single keys to act"),
     "jobs": Entry("Look", "jobs:jobs", "list jobs by state, queue, task, text …"),
-    "next": Entry("Look", "jobs:next_up", "the jobs in line, in the order in which they will be taken"),
+    "next": Entry("Look", "jobs:next_up", "the queued jobs, in the order in which workers take them"),
     "job": Entry("Look", "job:job", "everything about one job"),
-    "failures": Entry("Look", "failures:failures", "what fails, grouped by cause"),
-    "queues": Entry("Look", "queues:queues", "every queue: its jobs, its oldest, its pause"),
-    "workers": Entry("Look", "workers:workers", "every foreman and worker, and what it holds"),
-    "clients": Entry("Look", "workers:clients", "every client, and how many outcomes it wants"),
-    "stacks": Entry("Look", "workers:stacks", "show where the threads of workers stand, and so what jobs do"),
+    "failures": Entry("Look", "failures:failures", "failures, grouped by cause"),
+    "queues": Entry("Look", "queues:queues", "every queue: its jobs, its oldest job, its pause"),
+    "workers": Entry("Look", "workers:workers", "every foreman and worker, and the jobs it holds"),
+    "clients": Entry("Look", "workers:clients", "every client, and its subscriptions"),
+    "stacks": Entry("Look", "workers:stacks", "the stacks of worker threads, to see what jobs do"),
     "tasks": Entry("Look", "stats:tasks", "every task: its jobs, and how they went"),
-    "stats": Entry("Look", "stats:stats", "how tasks or queues did: rate, failures, p50, p95, share"),
-    "schedules": Entry("Look", "schedules:schedules", "what runs by the clock, and when next"),
-    "storage": Entry("Look", "storage:storage", "how the storage is: latency, size, problems"),
+    "stats": Entry("Look", "stats:stats", "statistics of tasks or queues: rate, failures, p50, p95, share"),
+    "schedules": Entry("Look", "schedules:schedules", "every schedule, and when it runs next"),
+    "storage": Entry("Look", "storage:storage", "the storage: latency, size, problems"),
     "events": Entry("Look", "events:events", "what happened, and what happens now"),
-    "abort": Entry("Steer", "actions:abort", "stop jobs for good, waiting or running"),
-    "start": Entry("Steer", "actions:start", "run waiting jobs next, whatever they wait for"),
-    "priority": Entry("Steer", "actions:priority", "move waiting jobs in line"),
-    "move": Entry("Steer", "actions:move", "put jobs in another queue"),
-    "retry": Entry("Steer", "actions:retry", "run dead or aborted jobs again, or retrying ones now"),
-    "copy": Entry("Steer", "actions:copy", "enqueue jobs like these, perhaps with other arguments"),
-    "delete": Entry("Steer", "actions:delete", "remove jobs with their log lines"),
-    "purge": Entry("Steer", "actions:purge", "delete all that waits in a queue"),
-    "pause": Entry("Steer", "queues:pause", "let no job of a queue begin, for a while or until resumed"),
-    "resume": Entry("Steer", "queues:resume", "undo a pause"),
-    "schedule": Entry("Steer", "schedules:schedule", "run, pause, resume or skip a schedule, or list its slots"),
-    "failure": Entry("Steer", "failures:failure", "silence a cause of failures that is known, or undo it"),
-    "quiet": Entry("Steer", "workers:quiet", "let foremen or workers take no more jobs"),
-    "stop": Entry("Steer", "workers:stop", "end foremen or workers, wherever they run"),
-    "restart": Entry("Steer", "workers:restart", "replace workers by fresh ones, without a gap"),
-    "scale": Entry("Steer", "workers:scale", "change how many workers foremen keep"),
-    "fakedata": Entry("Look after", "fakedata:fakedata", "fill a storage with a believable history, to look at"),
-    "prune": Entry("Look after", "maintenance:prune", "remove what ended long ago, and old events"),
-    "copy-store": Entry("Look after", "copy_store:copy_store", "move everything to another storage, of any kind"),
-    "backup": Entry("Look after", "maintenance:backup", "copy a SQLite storage while it is used"),
-    "restore": Entry("Look after", "maintenance:restore", "put a backup in the place of a SQLite storage"),
-    "compact": Entry("Look after", "maintenance:compact", "give the space of what was removed back to the disk"),
-    "export": Entry("Look after", "export:export", "print jobs as lines of JSON"),
-    "import": Entry("Look after", "export:import_", "enqueue the jobs of an export"),
-    "migrate": Entry("Look after", "storage:migrate", "bring the storage's tables up to date"),
-    "doctor": Entry("Look after", "doctor:doctor", "look at everything, and say what to do about what is wrong"),
-    "check": Entry("Look after", "doctor:check", "health for probes: storage, foreman, oldest waiting job"),
-    "storage-check": Entry("Other", "storage_check:storage_check", "does a storage of yours keep the contract?"),
-    "config": Entry("Other", "config:config", "every setting, and where its value came from"),
-    "completion": Entry("Other", "config:completion", "a script that teaches your shell our words"),
-    "version": Entry("Other", "help:version", "the version of Packhorse, and of what it runs on"),
+    "abort": Entry("Change", "actions:abort", "stop jobs for good, waiting or running"),
+    "start": Entry("Change", "actions:start", "run waiting jobs next"),
+    "priority": Entry("Change", "actions:priority", "set the priority of waiting jobs"),
+    "move": Entry("Change", "actions:move", "put jobs in another queue"),
+    "retry": Entry("Change", "actions:retry", "run dead or aborted jobs again, or retrying ones now"),
+    "copy": Entry("Change", "actions:copy", "enqueue new jobs like these, with other arguments if you want"),
+    "delete": Entry("Change", "actions:delete", "remove jobs with their log lines"),
+    "purge": Entry("Change", "actions:purge", "delete the jobs that wait in a queue"),
+    "pause": Entry("Change", "queues:pause", "start no jobs of a queue, for a while or until resumed"),
+    "resume": Entry("Change", "queues:resume", "end a pause"),
+    "schedule": Entry("Change", "schedules:schedule", "run, pause, resume or skip a schedule, or list its slots"),
+    "failure": Entry("Change", "failures:failure", "silence a known cause of failures, or undo it"),
+    "quiet": Entry("Change", "workers:quiet", "let foremen or workers take no more jobs"),
+    "stop": Entry("Change", "workers:stop", "stop foremen or workers, wherever they run"),
+    "restart": Entry("Change", "workers:restart", "replace workers one by one, without a gap"),
+    "scale": Entry("Change", "workers:scale", "change how many workers foremen keep"),
+    "fakedata": Entry("Maintain", "fakedata:fakedata", "fill a storage with made-up jobs, to look at"),
+    "prune": Entry("Maintain", "maintenance:prune", "remove old jobs and events"),
+    "copy-store": Entry("Maintain", "copy_store:copy_store", "move everything to another storage, of any kind"),
+    "backup": Entry("Maintain", "maintenance:backup", "back up a SQLite storage while it is used"),
+    "restore": Entry("Maintain", "maintenance:restore", "restore a SQLite storage from a backup"),
+    "compact": Entry("Maintain", "maintenance:compact", "shrink the file of a SQLite storage"),
+    "export": Entry("Maintain", "export:export", "print jobs as lines of JSON"),
+    "import": Entry("Maintain", "export:import_", "enqueue the jobs of an export"),
+    "migrate": Entry("Maintain", "storage:migrate", "update the storage's tables"),
+    "doctor": Entry("Maintain", "doctor:doctor", "check everything, and say how to fix what is wrong"),
+    "check": Entry("Maintain", "doctor:check", "health for probes: storage, foreman, oldest waiting job"),
+    "storage-check": Entry("Other", "storage_check:storage_check", "test a storage of your own against the contract"),
+    "config": Entry("Other", "config:config", "every setting, and where its value comes from"),
+    "completion": Entry("Other", "config:completion", "the completion script for your shell"),
+    "version": Entry("Other", "help:version", "the versions of Packhorse, Python and SQLite"),
     "help": Entry("Other", "help:help_", "help on a command or a topic"),
 }
 
-# What other systems call these.
-_OTHER_WORDS = {
+# The names of these commands in other systems.
+_SYNONYMS = {
     **dict.fromkeys(("cancel", "revoke", "kill"), "abort"),
     **dict.fromkeys(("send", "add", "push", "defer", "submit"), "enqueue"),
     **dict.fromkeys(("requeue", "rerun", "again"), "retry"),
@@ -122,13 +130,12 @@ _OTHER_WORDS = {
 }
 
 _EXIT_CODES = """\
-0 it went well · 1 a job did not succeed, or some of many could not be changed · 2 the command was not understood ·
-3 not found · 4 the storage cannot be used · 5 refused, it wants --yes · 6 unhealthy (check, doctor) · 7 timed out ·
-130 interrupted"""
+0 success · 1 a job did not succeed, or some of many could not be changed · 2 wrong usage · 3 not found · 4 the storage
+cannot be used · 5 refused, needs --yes · 6 unhealthy (check, doctor) · 7 timed out · 130 interrupted"""
 
 
 class Commands(click.Group):
-    """The group of all commands, each imported when it is called."""
+    """All commands; each is imported when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -149,11 +156,11 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
-            raise _unknown(args[0])
+            raise _unknown_command(args[0])
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The words for the Tab key; the commands' names are in the table, none needs to be imported for them."""
+        """Complete command names from the table, without importing any."""
         if incomplete.startswith("-"):
             return click.Command.shell_complete(self, ctx, incomplete)
         from click.shell_completion import CompletionItem
@@ -178,14 +185,14 @@ class Commands(click.Group):
         with formatter.section("Exit codes"):
             formatter.write_text(_EXIT_CODES)
         formatter.write_paragraph()
-        formatter.write_text("Every command has --help with examples; packhorse help exit-codes, filters … tells more.")
+        formatter.write_text("Every command has --help with examples. More help: packhorse help filters, exit-codes …")
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             code = super().invoke(ctx)
             sys.stdout.flush()
-        except BrokenPipeError:  # the reader has seen enough, as in `packhorse jobs | head`
-            let_go_of_stdout()
+        except BrokenPipeError:  # the reader is gone, as in `packhorse jobs | head`
+            discard_stdout()
             return ExitCode.OK
         return code
 
@@ -198,58 +205,58 @@ class Commands(click.Group):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run the command that the words name, and end the process with its exit code."""
+        """Run the command, and exit with its exit code."""
         words = list(sys.argv[1:] if args is None else args)
         context = CommandContext()
-        sys.exit(_guarded(lambda: self._main(words, complete_var, context, extra), context, words))
+        sys.exit(_exit_code_of(lambda: self._main(words, complete_var, context, extra), context, words))
 
     def _main(self, words: list[str], complete_var: str | None, context: CommandContext, extra: dict[str, Any]) -> Any:
-        with paged(_is_help(words)):
+        with paged(_asks_for_help(words)):
             return super().main(words, "packhorse", complete_var, standalone_mode=False, obj=context, **extra)
 
 
-def _guarded(call: Any, context: CommandContext, words: list[str]) -> int:
-    prepare()
+def _exit_code_of(call: Any, context: CommandContext, words: list[str]) -> int:
+    prepare_streams()
     try:
         return int(call() or ExitCode.OK)
-    except Exception as error:  # noqa: BLE001 - whatever it is, `report` has words for it
-        if cannot_hold(error):
-            let_go_of_stdout()
-        return report(error, _manner(context, words))
+    except Exception as error:  # noqa: BLE001 - `report` handles every error
+        if is_output_error(error):
+            discard_stdout()
+        return report(error, _error_style(context, words))
     finally:
         context.close()
 
 
-def _is_help(words: list[str]) -> bool:
-    """Is help asked for, which is printed before the words are understood?"""
+def _asks_for_help(words: list[str]) -> bool:
+    """Is there a --help? It is printed before the options are parsed."""
     options = words[: words.index("--")] if "--" in words else words
     return not {"-h", "--help"}.isdisjoint(options) and "--no-pager" not in options
 
 
-def _manner(context: CommandContext, words: list[str]) -> Manner:
-    # The words themselves are asked too: they may be wrong before --json and --color are understood.
+def _error_style(context: CommandContext, words: list[str]) -> ErrorStyle:
+    # The error may come before --json and --color are parsed.
     as_json = context.as_json or "--json" in words
-    color = context.color if context.color is not None else _colour_in(words)
-    return Manner(as_json, context.verbose, color, context.storage_source)
+    color = context.color if context.color is not None else _color_in(words)
+    return ErrorStyle(as_json, context.verbose, color, context.storage_source)
 
 
-def _colour_in(words: list[str]) -> bool | None:
+def _color_in(words: list[str]) -> bool | None:
     pairs = [*itertools.pairwise(words), *(word.partition("=")[::2] for word in words)]
     wanted = next((value for name, value in pairs if name == "--color"), None)
     return {"always": True, "never": False}.get(wanted or "")
 
 
-def _unknown(word: str) -> CommandError:
-    import difflib  # only who has made a mistake needs it
+def _unknown_command(word: str) -> CommandError:
+    import difflib  # slow to import, and rarely needed
 
     what = f"there is no command {word!r}"
-    known = _OTHER_WORDS.get(word)
+    known = _SYNONYMS.get(word)
     near = [known] if known is not None else difflib.get_close_matches(word, COMMANDS, n=3)
-    # What was begun is meant rather than what is alike; and a letter is mistyped more often than left out.
+    # A name that begins so comes first; then the nearest length, since letters are mistyped more often than left out.
     near.sort(key=lambda name: (not name.startswith(word), abs(len(name) - len(word))))
     if near:
         return CommandError(f"{what}; did you mean {near[0]!r}?", ExitCode.USAGE, hint=_help_of(near[0]))
-    return CommandError(what, ExitCode.USAGE, hint="packhorse --help lists them all")
+    return CommandError(what, ExitCode.USAGE, hint="packhorse --help lists all commands")
 
 
 def _help_of(words: str) -> str:

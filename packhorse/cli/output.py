@@ -1,5 +1,4 @@
-"""What the commands print: times, numbers, lines and JSON, for people on a terminal and for programs in a pipe. Tables
-are in `table.py`.
+"""What commands print: times, numbers, lines, JSON and progress. `table.py` has the tables.
 
 On a terminal times are relative, and states have colours. In a pipe nothing is cut, times are ISO 8601, and there is
 no colour. Control characters in data never reach the terminal.
@@ -24,17 +23,17 @@ from packhorse.core.job import Job
 from packhorse.monitor.serializers import iso
 from packhorse.monitor.text import call_text, shorten, span_text, state_text
 
-# Control characters, and those that turn the direction of writing around: a terminal would obey them.
+# Control characters, and those that change the direction of text: a terminal obeys them.
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _UNSAFE_BUT_LINES = re.compile(_UNSAFE.pattern.replace(r"\x00-\x1f", r"\x00-\x08\x0b-\x1f"))
 _UNSAFE_IN_JSON = re.compile(_UNSAFE.pattern.replace(r"\x00-\x1f", ""))
-_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 _CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "blue": 34, "magenta": 35, "cyan": 36}
 _PAINT = re.compile(r"\x1b\[\d*m")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _SHORT_ID = 8
-_LEAST = 10  # characters that a line keeps behind what leads it
+_MIN_TEXT = 10  # characters of text that a line keeps
 
 STATE_STYLES = {
     "scheduled": "dim",
@@ -52,7 +51,7 @@ STATE_STYLES = {
 
 
 def escape(text: str) -> str:
-    """The text on one line, with control characters made visible.
+    """The text on one line, with visible control characters.
 
     >>> escape("a\\x1b[2J\\nb")
     'a\\\\x1b[2J\\\\nb'
@@ -61,22 +60,22 @@ def escape(text: str) -> str:
 
 
 def escape_lines(text: str) -> str:
-    """The same for text of several lines, which stay."""
+    """The text with visible control characters; line breaks stay."""
     return _UNSAFE_BUT_LINES.sub(_visible, text.replace("\r\n", "\n"))
 
 
 def _visible(found: re.Match[str]) -> str:
     number = ord(found[0])
-    return _SHORT.get(found[0]) or (f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}")
+    return _ESCAPES.get(found[0]) or (f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}")
 
 
 def json_text(value: Any) -> str:
-    """One line of JSON that is safe to show; text that is JSON already may be in it as `msgspec.Raw`."""
+    """One line of JSON that is safe to show. `msgspec.Raw` values in it are JSON already."""
     return _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", msgspec.json.encode(value).decode())
 
 
 def picked(value: Any, names: Iterable[str]) -> Any:
-    """Of an object, the fields of these names, in this order; BadValue if one is not there."""
+    """The named fields of an object, in this order. Raise BadValue if it has no such field."""
     fields = msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else value
     if not isinstance(fields, dict):
         return value
@@ -88,13 +87,13 @@ def picked(value: Any, names: Iterable[str]) -> Any:
 
 
 def short_ids(ids: Iterable[str]) -> dict[str, str]:
-    """A short form for each id: its end, because ids of one moment begin alike. Those that are not UUIDs, or would
-    look the same, stay whole."""
-    wanted = list(ids)
-    ends = [job_id[-_SHORT_ID:] for job_id in wanted]
+    """A short form for each id: its end, since ids of the same time begin alike. An id that is no UUID, or whose end is
+    not unique here, stays whole."""
+    every = list(ids)
+    ends = [job_id[-_SHORT_ID:] for job_id in every]
     return {
         job_id: end if _UUID.fullmatch(job_id) and ends.count(end) == 1 else job_id
-        for job_id, end in zip(wanted, ends, strict=True)
+        for job_id, end in zip(every, ends, strict=True)
     }
 
 
@@ -104,7 +103,7 @@ def short_id(job_id: str) -> str:
 
 
 def short_owner(owner: str) -> str:
-    """The short form of a worker's id, which is random from its beginning."""
+    """The short form of a worker's id: its beginning, which is random."""
     return short_id(owner) if _UUID.fullmatch(owner) else owner[:_SHORT_ID]
 
 
@@ -112,10 +111,10 @@ def short_owner(owner: str) -> str:
 
 
 def is_coloured(stream: TextIO, wanted: bool | None = None) -> bool:
-    """Should what goes to this stream have colours? `wanted`, or --color of the command that runs, decides first."""
+    """Should this stream have colours? `wanted` decides, else --color of the running command."""
     if wanted is None:
-        context = click.get_current_context(silent=True)
-        wanted = context.color if context else None
+        ctx = click.get_current_context(silent=True)
+        wanted = ctx.color if ctx else None
     if wanted is not None:
         return wanted
     if os.environ.get("NO_COLOR"):
@@ -126,7 +125,7 @@ def is_coloured(stream: TextIO, wanted: bool | None = None) -> bool:
 
 
 def paint(text: str, style: str | None, *, err: bool = False, wanted: bool | None = None) -> str:
-    """The text in this style, where there are colours."""
+    """The text in this style, if there are colours."""
     if not style or not text or not is_coloured(sys.stderr if err else sys.stdout, wanted):
         return text
     return f"\x1b[{_CODES[style]}m{text}\x1b[0m"
@@ -137,13 +136,13 @@ def unpainted(text: str) -> str:
     return _PAINT.sub("", text)
 
 
-def unless_nought(style: str | None) -> Callable[[str], str | None]:
-    """A column's style that leaves out noughts, which are quiet."""
+def unless_zero(style: str | None) -> Callable[[str], str | None]:
+    """A column's style, except for zeros, which are dim."""
     return lambda text: "dim" if text in ("-", "0") else style
 
 
 def say(text: str, *, err: bool = False, end: str = "\n") -> None:
-    """A line on stdout or stderr. It is safe to show, and painted already."""
+    """Print a line on stdout or stderr. The text is escaped and painted already."""
     click.echo(text + end, err=err, color=True, nl=False)
 
 
@@ -151,14 +150,14 @@ def say(text: str, *, err: bool = False, end: str = "\n") -> None:
 
 
 def relative(at: int, now: int) -> str:
-    """A moment as people tell it: "in 4m", "6m ago"."""
+    """A time relative to now: "in 4m", "6m ago"."""
     if abs(now - at) < 1_000_000:
         return "now"
     return f"in {span_text(at - now)}" if at > now else f"{span_text(now - at)} ago"
 
 
-class Shown:
-    """How one call of the program shows things. `now` is the storage's time."""
+class Display:
+    """How one call of the program shows times and numbers. `now` is the storage's time."""
 
     def __init__(self, now: int, *, utc: bool = False, is_terminal: bool | None = None) -> None:
         self.now = now
@@ -166,19 +165,19 @@ class Shown:
         self.is_terminal = sys.stdout.isatty() if is_terminal is None else is_terminal
 
     def time(self, at: int | None) -> str:
-        """A moment for a list."""
+        """A time in a list."""
         if at is None:
             return "-" if self.is_terminal else ""
         return relative(at, self.now) if self.is_terminal else str(iso(at))
 
     def age(self, since: int | None) -> str:
-        """How long ago it was; in a pipe, since when."""
+        """How long ago that was; in a pipe, when it was."""
         if since is None or not self.is_terminal:
             return self.time(since)
         return span_text(self.now - since)
 
     def clock_time(self, at: int) -> str:
-        """A moment for a list of what happened, to the millisecond; the day only where it is another."""
+        """A time in a list of events, to the millisecond, with its day if that is not today."""
         if not self.is_terminal:
             return str(iso(at))
         zone = UTC if self.utc else None
@@ -187,21 +186,21 @@ class Shown:
         return f"{day}{moment:%H:%M:%S}.{moment.microsecond // 1000:03}"
 
     def full_time(self, at: int) -> str:
-        """A moment in full, and how long ago it was."""
+        """A time in full, and how long ago it was."""
         if not self.is_terminal:
             return str(iso(at))
         moment = to_datetime(at).astimezone(UTC if self.utc else None)
         return f"{moment:%Y-%m-%d %H:%M:%S}{'Z' if self.utc else ''}, {relative(at, self.now)}"
 
     def number(self, number: int) -> str:
-        """A number, with its thousands apart for people; nought is quiet."""
+        """A number; on a terminal with separators, and a dash for zero."""
         if not self.is_terminal:
             return str(number)
         return f"{number:,}" if number else "-"
 
 
 def state_style(text: str) -> str | None:
-    """The colour of a state, also of one with something behind it."""
+    """The colour of a state, also with a remark behind it."""
     return STATE_STYLES.get(text.partition(" ")[0])
 
 
@@ -209,7 +208,7 @@ def state_style(text: str) -> str | None:
 
 
 def print_pairs(pairs: Iterable[tuple[str, str]], width: int = 10) -> None:
-    """Names and values below each other; values of several lines are indented."""
+    """Print names and values, one pair below the other; values of several lines are indented."""
     for line in pair_lines(pairs, width):
         say(line)
 
@@ -223,9 +222,9 @@ def pair_lines(pairs: Iterable[tuple[str, str]], width: int = 10) -> Iterator[st
 
 
 def terminal_size() -> os.terminal_size:
-    """Columns and lines of the terminal: what COLUMNS and LINES say, else what it says itself, else 80 × 24.
+    """Columns and lines of the terminal: COLUMNS and LINES, else its own size, else 80 × 24.
 
-    `shutil` has the same, but brings compression along, which takes longer to load than the command to run.
+    `shutil` has the same, but imports compression, which takes longer than most commands.
     """
     wanted = [int(text) if text.isdigit() else 0 for text in map(_setting, ("COLUMNS", "LINES"))]
     try:
@@ -240,15 +239,15 @@ def _setting(name: str) -> str:
 
 
 def fit_line(before: str, text: str) -> str:
-    """`text` as far as it fits on the terminal's line behind what is painted already; in a pipe, all of it."""
+    """As much of `text` as fits behind `before` on the terminal's line; in a pipe, all of it."""
     if not sys.stdout.isatty():
         return text
     used = len(unpainted(before))
-    return shorten(text, max(terminal_size().columns - used - 1, _LEAST))
+    return shorten(text, max(terminal_size().columns - used - 1, _MIN_TEXT))
 
 
 def place_text(place: str | None) -> str:
-    """Where a failure happened, told from here if it is below."""
+    """Where a failure happened, relative to the current directory."""
     return (place or "").removeprefix(f"{Path.cwd()}{os.sep}")
 
 
@@ -257,16 +256,18 @@ def ran_text(ran: int) -> str:
     return f"{ran / SECOND:.2f} s" if SECOND <= ran < MINUTE else span_text(ran)
 
 
-def one_line(job: Job, shown_id: str) -> str:
-    """The job in a sentence's length, for questions and notices."""
-    return f"{shown_id}  {state_text(job):<9}  {shorten(escape(call_text(job)), 80)}"
+def job_line(job: Job, job_id: str) -> str:
+    """The job on one line, for questions and notices."""
+    return f"{job_id}  {state_text(job):<9}  {shorten(escape(call_text(job)), 80)}"
 
 
-_WIDTH = 24
+# --- progress ---------------------------------------------------------------------------------------------------------
+
+_BAR_WIDTH = 24
 
 
 class ProgressLine:
-    """One bar, drawn over itself. Whoever prints something else calls `clear` first."""
+    """A bar on a terminal, a line for every tenth elsewhere, on stderr. Call `clear` before printing anything else."""
 
     def __init__(self, title: str, *, quiet: bool = False) -> None:
         self._title = title
@@ -276,7 +277,7 @@ class ProgressLine:
         self._last_tenth = 0
 
     def update(self, percent: int, text: str = "") -> None:
-        """Show that so much is done."""
+        """Show this progress."""
         if self._quiet:
             return
         if self._is_terminal:
@@ -286,28 +287,28 @@ class ProgressLine:
             say(f"{self._title} {percent} % {escape(text)}".rstrip(), err=True)
 
     def clear(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._is_drawn:
             sys.stderr.write("\r\x1b[2K")
             sys.stderr.flush()
             self._is_drawn = False
 
     def _draw(self, percent: int, text: str) -> None:
-        room = terminal_size().columns - 1  # a line that is longer could not be drawn over
-        width = min(_WIDTH, max(room // 4, 1))
+        room = terminal_size().columns - 1  # a longer line cannot be drawn over
+        width = min(_BAR_WIDTH, max(room // 4, 1))
         room = max(room - width - len("    100 %"), 0)
-        told = escape(text)
-        title = _fitting(self._title, room - min(len(told) + 2, room // 2))
-        told = _fitting(told, room - len(title) - 2)
+        note = escape(text)
+        title = _fitting(self._title, room - min(len(note) + 2, room // 2))
+        note = _fitting(note, room - len(title) - 2)
         done = round(width * min(percent, 100) / 100)
         bar = paint("━" * done, "cyan", err=True) + paint("─" * (width - done), "dim", err=True)
-        sys.stderr.write(f"\r\x1b[2K{title}  {bar}  {percent:>3} %{f'  {told}' if told else ''}")
+        sys.stderr.write(f"\r\x1b[2K{title}  {bar}  {percent:>3} %{f'  {note}' if note else ''}")
         sys.stderr.flush()
         self._is_drawn = True
 
 
 def _fitting(text: str, most: int) -> str:
-    """The beginning of a text, of so many signs at most."""
+    """The text, or as much of it as has so many characters."""
     if len(text) <= most:
         return text
     return shorten(text, most - 1) if most > 0 else ""

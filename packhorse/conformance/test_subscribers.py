@@ -12,19 +12,26 @@ from packhorse.conformance.builders import (
     in_every_state,
     in_state,
     kinds,
+    new_job,
     new_jobs,
     recount,
     stored,
     take,
     tallies,
+    unique,
 )
-from packhorse.core.clock import SECOND, ManualClock
+from packhorse.core.clock import HOUR, SECOND, ManualClock
 from packhorse.core.errors import ClientNotFound
 from packhorse.core.event import Kind, Subject
-from packhorse.core.job import COMPLETED, FINAL, UNFINISHED, State
+from packhorse.core.job import (
+    COMPLETED,
+    FINAL,
+    UNFINISHED,
+    State,
+)
 from packhorse.core.outcome import Completed
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import MOST_MISSED, ClientInfo, EventFilter, Retention
+from packhorse.storage.records import MOST_MISSED, ClientInfo, EventFilter, Placement, Retention
 
 
 @pytest.fixture
@@ -218,3 +225,25 @@ def test_an_acknowledgement_whose_answer_was_lost_can_be_sent_again(served: Stor
 
     assert numbers == [3, 0]
     assert all(kinds(served, job.id).count(Kind.HANDLED) == 1 for job in jobs)
+
+
+def test_acknowledging_does_not_free_a_key_whose_period_runs(storage: Storage) -> None:
+    storage.join_client(ClientInfo("ann"))
+    job = in_state(storage, COMPLETED, unique=unique(period=HOUR), subscriber="ann")
+
+    storage.acknowledge("ann", [job.id])
+
+    (answer,) = storage.enqueue([new_job(unique=unique(period=HOUR))])
+    assert (answer.job_id, answer.placement) == (job.id, Placement.KEPT)
+
+
+def test_a_client_that_calls_is_alive(storage: Storage, clock: ManualClock) -> None:
+    storage.join_client(ClientInfo("ann"))
+    job = add(storage)
+    for _ in range(5):
+        clock.turn("20m")
+        storage.subscribe("ann", [job.id])
+
+    storage.prune(Retention(clients=HOUR))
+
+    assert [client.id for client in storage.clients()] == ["ann"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from packhorse.cli.arguments import fitted, named_only, read_given
+from packhorse.cli.arguments import bind_arguments, named_arguments, read_arguments
 from packhorse.cli.errors import CommandError
 from packhorse.core.codec import Signature
 from packhorse.core.errors import BadArguments
@@ -28,7 +28,7 @@ def anything(first, **rest) -> None: ...
 
 
 def fit(function: Any, *words: str, args: str | None = None) -> Any:
-    return fitted(read_given(words, args, None), Signature.of(function))
+    return bind_arguments(read_arguments(words, args, None), Signature.of(function))
 
 
 @pytest.mark.parametrize(
@@ -92,24 +92,24 @@ def test_a_value_that_fits_neither_as_json_nor_as_text_is_told_as_it_was_written
 )
 def test_what_cannot_be_read_is_named(words: list[str], args: str | None, complaint: str):
     with pytest.raises(CommandError, match=complaint):
-        read_given(tuple(words), args, None)
+        read_arguments(tuple(words), args, None)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path):
-    with pytest.raises(CommandError, match="cannot be read"):
-        read_given((), None, str(tmp_path / "none.json"))
+    with pytest.raises(CommandError, match="cannot read"):
+        read_arguments((), None, str(tmp_path / "none.json"))
 
 
 def test_values_without_a_name_are_refused_where_the_function_is_not_known():
-    assert named_only(read_given(("a=1", "b=x"), None, None), "resize") == {"a": 1, "b": "x"}
+    assert named_arguments(read_arguments(("a=1", "b=x"), None, None), "resize") == {"a": 1, "b": "x"}
 
     with pytest.raises(CommandError, match="need names") as raised:
-        named_only(read_given(("1",), None, None), "resize")
+        named_arguments(read_arguments(("1",), None, None), "resize")
 
     assert "--app" in (raised.value.hint or "")
 
 
 def test_big_numbers_survive():
-    assert named_only(read_given(("n=123456789012345678901234567890",), None, None), "x") == {
+    assert named_arguments(read_arguments(("n=123456789012345678901234567890",), None, None), "x") == {
         "n": 123456789012345678901234567890
     }

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from packhorse.cli.errors import CommandError, ExitCode, Manner, masked, report
+from packhorse.cli.errors import CommandError, ErrorStyle, ExitCode, masked, report
 from packhorse.cli.main import COMMANDS, Entry
 from packhorse.core import errors
 from tests.children import ROOT
@@ -43,13 +43,13 @@ from tests.cli.yard import Yard
     ],
 )
 def test_each_error_has_its_exit_code(error: BaseException, code: int):
-    assert report(error, Manner()) == code
+    assert report(error, ErrorStyle()) == code
 
 
 def test_an_error_says_what_why_from_where_and_what_to_try(capsys: pytest.CaptureFixture[str]):
     error = errors.StorageUnavailable("cannot reach it", why="refused\nreally", hint="start it")
 
-    report(error, Manner(storage_source="PACKHORSE_URL in the environment"))
+    report(error, ErrorStyle(storage_source="PACKHORSE_URL in the environment"))
 
     assert capsys.readouterr().err.splitlines() == [
         "error: cannot reach it",
@@ -61,7 +61,7 @@ def test_an_error_says_what_why_from_where_and_what_to_try(capsys: pytest.Captur
 
 
 def test_with_json_an_error_is_an_object(capsys: pytest.CaptureFixture[str]):
-    report(errors.StorageUnavailable("gone", hint="wait"), Manner(as_json=True))
+    report(errors.StorageUnavailable("gone", hint="wait"), ErrorStyle(as_json=True))
 
     told = json.loads(capsys.readouterr().err)
     assert told == {"error": {"code": "storage_unavailable", "message": "gone", "hint": "wait"}}
@@ -84,7 +84,7 @@ def test_passwords_are_masked(text: str, shown: str):
 
 
 def test_errors_carry_no_control_characters(capsys: pytest.CaptureFixture[str]):
-    report(errors.BadValue("\x1b[2Jgone"), Manner())
+    report(errors.BadValue("\x1b[2Jgone"), ErrorStyle())
 
     assert "\x1b" not in capsys.readouterr().err
 
@@ -119,7 +119,7 @@ def test_a_bug_is_told_as_one_and_its_traceback_is_kept(
 
     (saved,) = tmp_path.glob("packhorse-error-*.txt")
     assert result.exit_code == 1
-    assert "should not: ZeroDivisionError" in result.stderr
+    assert "bug in Packhorse: ZeroDivisionError" in result.stderr
     assert "Traceback" not in result.stderr
     assert str(saved) in result.stderr
     assert "Traceback" in saved.read_text()
@@ -161,5 +161,5 @@ def test_a_full_disk_is_told_in_words(yard: Yard):
     done = in_shell(yard, "packhorse jobs > /dev/full")
 
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("error: what was asked for cannot be printed\n  why:  No space left on device\n")
+    assert done.stderr.startswith("error: cannot print the output\n  why:  No space left on device\n")
     assert "Exception ignored" not in done.stderr

@@ -160,7 +160,7 @@ def test_lines_fit_a_terminal_and_ctrl_c_leaves_it_in_order(yard: Yard):
 
 def test_a_quiet_queue_is_not_looked_over_from_its_last_event_again_and_again(monkeypatch: pytest.MonkeyPatch):
     storage = open_storage("memory://")
-    monkeypatch.setattr(follow, "_EDGE_PAUSE", 0.0)
+    monkeypatch.setattr(follow, "_SAFE_POINT_PAUSE", 0.0)
     monkeypatch.setattr(follow, "_PAUSE", 0.0)
     asked: list[int | None] = []
     events = storage.events

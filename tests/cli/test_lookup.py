@@ -154,7 +154,7 @@ def test_a_part_in_the_middle_or_in_the_arguments_is_no_name(yard: Yard):
 def test_a_part_that_fits_several_jobs_names_them(yard: Yard):
     jobs = [yard.add() for _ in range(3)]
 
-    with pytest.raises(CommandError, match="may be 3 jobs") as raised:
+    with pytest.raises(CommandError, match="matches 3 jobs") as raised:
         find_job(yard.storage, jobs[0].id[:6])
 
     assert raised.value.exit_code is ExitCode.USAGE
@@ -195,9 +195,9 @@ def test_a_job_that_is_only_shown_is_not_looked_for_beyond_the_first(yard: Yard,
     find_by_id = yard.storage.find_by_id
     monkeypatch.setattr(yard.storage, "find_by_id", lambda part, **rest: looks.append(part) or find_by_id(part, **rest))
 
-    assert find_job(yard.storage, job.id[-8:], is_shown=True).id == job.id
+    assert find_job(yard.storage, job.id[-8:], read_only=True).id == job.id
     assert len(looks) == 1
     assert find_job(yard.storage, job.id[-8:]).id == job.id
     assert len(looks) > 7, "who changes it makes sure that there is no other"
-    with pytest.raises(CommandError, match="may be 31 jobs"):
-        find_job(yard.storage, job.id[:8], is_shown=True)
+    with pytest.raises(CommandError, match="matches 31 jobs"):
+        find_job(yard.storage, job.id[:8], read_only=True)

@@ -111,8 +111,8 @@ def test_an_option_that_takes_one_value_is_refused_when_it_is_given_twice(packho
     [
         (["delete", "--where", "dead", "--where=queue:mail", "--yes"], "put all words into one: --where 'dead"),
         (["pause", "--task", "a", "--task", "b"], "call the command once for each"),
-        (["jobs", "--queue", "a", "--queue", "b"], "several are written --queue a,b"),
-        (["jobs", "--fields", "id", "dead", "--fields", "state"], "several are written --fields a,b"),
+        (["jobs", "--queue", "a", "--queue", "b"], "write several as --queue a,b"),
+        (["jobs", "--fields", "id", "dead", "--fields", "state"], "write several as --fields a,b"),
         (["--url", "sqlite:///a.db", "--url", "sqlite:///b.db", "jobs"], "--url is given twice"),
         (["work", "-c", "1", "--concurrency", "2"], "--concurrency is given twice"),
     ],

@@ -275,7 +275,7 @@ def test_an_app_with_its_own_url_is_enqueued_to_where_its_workers_look(here: Pat
 
     assert (here / "own.db").exists()
     assert not (here / "packhorse.db").exists()
-    assert "look at them with --url sqlite:///own.db" in result.stderr
+    assert "--url sqlite:///own.db" in result.stderr
 
 
 def test_url_wins_over_the_apps_own(here: Path, packhorse: Call):

@@ -1,5 +1,5 @@
 """Copying: what the steps do when something comes between them. The copy itself is tested on every storage, in
-packhorse/conformance/test_moving.py."""
+packhorse/conformance/test_transfer.py."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Steering: abort, start, priority, move, retry and delete jobs, one or many.
+"""Change jobs: abort, start, priority, move, retry, delete, purge and copy, one job or many.
 
-Which jobs are meant is settled in `choosing.py`. What is done to more than one is shown first and asked about. It is
-done to what was seen: a job that has changed by then is left alone, and counted so, unless it was named alone.
+`monitor/actions.py` does it. More than one job is shown first, and the user is asked. A job that has changed since it
+was selected is skipped, unless it was named alone.
 """
 
 from __future__ import annotations
@@ -9,330 +9,252 @@ from __future__ import annotations
 import shlex
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
-from packhorse.cli.arguments import Given, read_given
-from packhorse.cli.commands.queues import named_queues, on_queues
+from packhorse.cli.arguments import Arguments, read_arguments
+from packhorse.cli.commands.queues import queue_options, queues_named
 from packhorse.cli.completion import complete_queue, complete_task
 from packhorse.cli.context import CommandContext
 from packhorse.cli.errors import CommandError, ExitCode
-from packhorse.cli.follow import looks
 from packhorse.cli.lookup import check_queue, check_task, warn_unserved
-from packhorse.cli.options import by_option, command, moment_option, span_option
+from packhorse.cli.options import by_option, command, delay_of, moment_option, span_option
 from packhorse.cli.output import ProgressLine, escape, paint, say, short_id
-from packhorse.cli.selection import Chosen, Selection, are_meant, choose, number_of_jobs, on_jobs, show_choice, together
+from packhorse.cli.selection import (
+    SelectionOptions,
+    confirm_selection,
+    select_jobs,
+    selection_options,
+    show_selection,
+)
 from packhorse.client.job import JobHandle
-from packhorse.core.clock import SECOND
 from packhorse.core.errors import JobNotFound, WrongState
-from packhorse.core.job import FINAL, HELD, WAITING, Job, Operation, State, is_legal
+from packhorse.core.job import FINAL, HELD, WAITING, Job, Operation, State
 from packhorse.core.outcome import Failure
-from packhorse.core.task import TaskOptions, check_name
+from packhorse.core.task import check_name
+from packhorse.monitor.actions import (
+    BATCH_SIZE,
+    ForcedDelete,
+    JobAction,
+    JobSelection,
+    apply_in_batches,
+    is_success,
+    outcome_of,
+    outcome_text,
+)
 from packhorse.monitor.serializers import plain_fields, steered_fields
-from packhorse.monitor.text import call_text, shorten
+from packhorse.monitor.text import call_text, count_text, shorten
 from packhorse.monitor.why import still_running_text
-from packhorse.storage import Storage
-from packhorse.storage.records import ActionResult, JobVersion
+from packhorse.storage.records import ActionResult
 
-_AT_ONCE = 500  # jobs in one write: enough to be quick, few enough that Ctrl-C is heard soon
-_ASKED = "asked to stop"
-_DONE = frozenset({"changed", "asked", "already"})  # outcomes with which nothing is left to be wished for
-
-
-class Action:
-    """What is to be done, in words, to one job, and to many. Job handles and storages call it by the same name."""
-
-    def __init__(self, operation: Operation, verb: str, done: str, *values: Any, already: str | None = None) -> None:
-        self.operation = operation
-        self.verb = verb
-        self.done = done
-        self.already = already  # of a job that could be changed, and needs not
-        self.states = frozenset(state for state in State if is_legal(operation, state))
-        self._values = values
-
-    def to_one(self, handle: JobHandle[Any], by: str | None) -> None:
-        getattr(handle, self.operation.value)(*self._values, by=by)
-
-    def to_many(self, storage: Storage, chosen: Mapping[str, JobVersion], by: str | None) -> list[ActionResult]:
-        """To these jobs, as far as they are as they were seen."""
-        steer = getattr(storage, self.operation.value)
-        answers: list[ActionResult] = steer(list(chosen), *self._values, by=by, seen=list(chosen.values()))
-        return answers
-
-
-class ForcedDeletion(Action):
-    """Deleting also those that run: they are aborted first and waited for, with so much patience."""
-
-    def __init__(self, patience: int) -> None:
-        super().__init__(Operation.DELETE, "delete", "deleted")
-        self.states = frozenset(State)
-        self._patience = patience
-
-    def to_one(self, handle: JobHandle[Any], by: str | None) -> None:
-        handle.delete(force=True, timeout=self._patience / SECOND, by=by)
-
-    def to_many(self, storage: Storage, chosen: Mapping[str, JobVersion], by: str | None) -> list[ActionResult]:
-        """The waiting ones are aborted too, so that none begins meanwhile. However those end that were, they go."""
-        asked = storage.abort(list(chosen), by=by, seen=list(chosen.values()))
-        stopped = [answer.job_id for answer in asked if answer.changed]
-        held = _held(storage, stopped)
-        for _ in looks(self._patience):
-            held = _held(storage, held)
-            if not held:
-                break
-        now_seen = {job.id: JobVersion.of(job) for job in storage.get_many(stopped)}
-        return super().to_many(storage, {**chosen, **now_seen}, by)
-
-
-def _held(storage: Storage, ids: Sequence[str]) -> list[str]:
-    return [job.id for job in storage.get_many(ids) if job.state in HELD]
-
-
-# --- commands ---------------------------------------------------------------------------------------------------------
+_MANY_COPIES = 50  # from here on a bar shows the progress
 
 
 @command("abort", "packhorse abort 1be2c845", "packhorse abort --where 'queue:mail state:queued' --dry-run")
-@on_jobs
-def abort(context: CommandContext, selection: Selection) -> int:
-    """Stop jobs for good. Waiting ones end at once. Running ones are asked to stop, and made to if they do not; one
-    that completes before it hears of it is completed."""
-    return _steer(context, Action(Operation.ABORT, "abort", "aborted"), selection)
+@selection_options
+def abort(context: CommandContext, options: SelectionOptions) -> int:
+    """Stop jobs for good. Waiting jobs end immediately. Running jobs are asked to stop, and stopped if they do not; a
+    job that completes first is completed."""
+    return _run(context, JobAction(Operation.ABORT), options)
 
 
 @command("start", "packhorse start 1be2c845", "packhorse start --where 'scheduled task:report' --yes")
-@on_jobs
-def start(context: CommandContext, selection: Selection) -> int:
-    """Run waiting jobs next, whatever their delay, their retry wait, or a pause of their queue."""
-    return _steer(context, Action(Operation.FORCE_START, "force start", "forced to start"), selection)
+@selection_options
+def start(context: CommandContext, options: SelectionOptions) -> int:
+    """Run waiting jobs next, even if they are delayed, wait for a retry, or their queue is paused."""
+    return _run(context, JobAction(Operation.FORCE_START), options)
 
 
 @command("priority", "packhorse priority 9 1be2c845", "packhorse priority 1 --where 'queue:mail text:newsletter'")
 @click.argument("number", type=int, metavar="N")
-@on_jobs
-def priority(context: CommandContext, selection: Selection, number: int) -> int:
-    """Move waiting jobs in line. N is 10 for the most urgent, 1 for regular ones."""
-    number = TaskOptions().with_(priority=number).priority
-    words = f"set priority {number} of", f"moved to priority {number}"
-    return _steer(context, Action(Operation.SET_PRIORITY, *words, number), selection)
+@selection_options
+def priority(context: CommandContext, options: SelectionOptions, number: int) -> int:
+    """Set the priority of waiting jobs. N is from 1, for regular jobs, to 10, for the most urgent."""
+    return _run(context, JobAction(Operation.SET_PRIORITY, priority=number), options)
 
 
 @command("move", "packhorse move slow 1be2c845", "packhorse move slow --where 'queue:mail task:newsletter' --dry-run")
 @click.argument("queue", shell_complete=complete_queue)
-@click.option("--new", is_flag=True, help="The queue need not be known yet.")
-@on_jobs
-def move(context: CommandContext, selection: Selection, queue: str, new: bool) -> int:
+@click.option("--new", is_flag=True, help="The queue may be new.")
+@selection_options
+def move(context: CommandContext, options: SelectionOptions, queue: str, new: bool) -> int:
     """Put jobs that wait, are dead or were aborted in another queue. They keep their priority and their age."""
     if not new:
-        check_queue(context.storage, queue, hint="packhorse move --new makes it")
+        check_queue(context.storage, queue, hint="--new creates it")
     name = check_name(queue, "queue name")
-    words = f"move to {escape(name)}", f"moved to {escape(name)}"
-    code = _steer(context, Action(Operation.SET_QUEUE, *words, name, already=f"already in {escape(name)}"), selection)
+    code = _run(context, JobAction(Operation.SET_QUEUE, queue=name, new_queue=new), options)
     warn_unserved(context, context.storage, name)
     return code
 
 
 @command("retry", "packhorse retry 1be2c845", "packhorse jobs dead --task resize --ids | packhorse retry - --yes")
-@on_jobs
-def retry(context: CommandContext, selection: Selection) -> int:
-    """Run dead and aborted jobs again, with all their tries; retrying ones now."""
-    return _steer(context, Action(Operation.RETRY, "retry", "queued again"), selection)
+@selection_options
+def retry(context: CommandContext, options: SelectionOptions) -> int:
+    """Run dead and aborted jobs again, with all their attempts; run retrying jobs now."""
+    return _run(context, JobAction(Operation.RETRY), options)
 
 
 @command("delete", "packhorse delete 1be2c845", "packhorse delete --where 'state:completed until:2d' --yes")
-@click.option("--force", is_flag=True, help="Abort those that run, wait for their end, then delete them.")
-@span_option("--timeout", "patience", default="30s", show_default=True, help="With --force: how long to wait.")
-@on_jobs
-def delete(context: CommandContext, selection: Selection, force: bool, patience: int) -> int:
-    """Remove jobs with their log lines; their events stay. Running ones are left alone unless forced."""
-    action = ForcedDeletion(patience) if force else Action(Operation.DELETE, "delete", "deleted")
-    return _steer(context, action, selection)
+@click.option("--force", is_flag=True, help="Abort running jobs, wait for their end, then delete them.")
+@span_option("--timeout", default="30s", show_default=True, help="With --force: how long to wait.")
+@selection_options
+def delete(context: CommandContext, options: SelectionOptions, force: bool, timeout: int) -> int:
+    """Remove jobs with their log lines; their events stay. Running jobs are skipped without --force."""
+    return _run(context, ForcedDelete(timeout) if force else JobAction(Operation.DELETE), options)
 
 
 @command("purge", "packhorse purge mail --dry-run", "packhorse purge mail --yes", "packhorse purge --task newsletter")
-@on_queues
+@queue_options
 @click.option("--task", metavar="TASK", help="Only jobs of this task.", shell_complete=complete_task)
-@click.option("--dry-run", is_flag=True, help="Only show which jobs it would be.")
+@click.option("--dry-run", is_flag=True, help="Only show which jobs would be deleted.")
 @by_option
 def purge(
     context: CommandContext,
     names: tuple[str, ...],
-    everything: bool,
+    every_queue: bool,
     task: str | None,
     yes: bool,
     dry_run: bool,
     by: str | None,
 ) -> int:
-    """Delete the jobs that wait in a queue: those queued, scheduled or retrying. What runs goes on."""
+    """Delete the jobs that wait in a queue: queued, scheduled and retrying ones. Running jobs continue."""
     if task is not None:
         check_task(context.storage, task)
-    queues = named_queues(context, names, everything or (task is not None and not names))
+    queues = queues_named(context, names, every_queue or (task is not None and not names))
     of_task = f" {shlex.quote(f'task:{task}')}" if task is not None else ""
-    where = [f"waiting {shlex.quote(f'queue:{queue}')}{of_task}" for queue in queues]
-    action = Action(Operation.DELETE, "delete", "deleted")
-    selection = Selection(ids=(), where=None, yes=yes, dry_run=dry_run, by=by)
-    chosen = together(choose(context, action, selection._replace(where=each)) for each in where)
-    return _steer_chosen(context, action, chosen, selection)
+    action = JobAction(Operation.DELETE)
+    options = SelectionOptions(ids=(), where=None, yes=yes, dry_run=dry_run, by=by)
+    filters = [f"waiting {shlex.quote(f'queue:{queue}')}{of_task}" for queue in queues]
+    selections = [select_jobs(context, action, options._replace(where=each)) for each in filters]
+    return _apply(context, action, JobSelection.union(selections), options)
 
 
-# --- doing ------------------------------------------------------------------------------------------------------------
+# --- applying ---------------------------------------------------------------------------------------------------------
 
 
-def _steer(context: CommandContext, action: Action, selection: Selection) -> int:
-    return _steer_chosen(context, action, choose(context, action, selection), selection)
+def _run(context: CommandContext, action: JobAction, options: SelectionOptions) -> int:
+    action.check()
+    return _apply(context, action, select_jobs(context, action, options), options)
 
 
-def _steer_chosen(context: CommandContext, action: Action, chosen: Chosen, selection: Selection) -> int:
-    if not chosen.seen and not chosen.missing:
-        context.note("No jobs fit.")
+def _apply(context: CommandContext, action: JobAction, selection: JobSelection, options: SelectionOptions) -> int:
+    if not selection.seen and not selection.missing:
+        context.note("No jobs match.")
         return ExitCode.OK
-    if selection.dry_run:
-        return show_choice(context, action, chosen)
-    if len(chosen.seen) == 1 and not chosen.missing:
-        is_named = bool(selection.ids)
-        return (_steer_one if is_named else _steer_only)(context, action, chosen, selection.by)
-    if len(chosen.seen) > 1 and not selection.yes and not are_meant(action, chosen):
-        context.note("nothing was done")
+    if options.dry_run:
+        return show_selection(context, action, selection)
+    if len(selection.seen) == 1 and not selection.missing:
+        apply = _apply_to_named if options.ids else _apply_to_only
+        return apply(context, action, selection, options.by)
+    if len(selection.seen) > 1 and not options.yes and not confirm_selection(context, action, selection):
         return ExitCode.REFUSED
-    return _steer_many(context, action, chosen, selection.by)
+    return _apply_to_many(context, action, selection, options.by)
 
 
-def _steer_one(context: CommandContext, action: Action, chosen: Chosen, by: str | None) -> int:
-    """One job that was named: what stands in the way is an error with its own words."""
-    (job_id,) = chosen.seen
+def _apply_to_named(context: CommandContext, action: JobAction, selection: JobSelection, by: str | None) -> int:
+    """Apply it to the one job that was named; a state that forbids it is an error."""
+    (job_id,) = selection.seen
     handle = context.client.get(job_id)
     record = handle.record
     try:
-        action.to_one(handle, by)
+        action.apply_to_one(handle, by=by)
     except WrongState as error:
-        if action.already and record.state in action.states and not context.as_json:
-            say(f"{action.already}: {shorten(escape(call_text(record)), 120)}")
+        if action.operation is Operation.SET_QUEUE and record.state in action.states and not context.as_json:
+            say(f"{outcome_text(action, 'already')}: {_call(record)}")
             return ExitCode.OK
-        error.hint = _advice(action.operation, record) or error.hint
+        error.hint = _alternative(action.operation, record) or error.hint
         raise
     after = context.storage.get(job_id)
     if context.as_json:
-        answer = ActionResult(job_id, True, after.state if after else record.state)
-        context.print_json(steered_fields(action.operation, answer))
+        result = ActionResult(job_id, True, after.state if after else record.state)
+        context.print_json(steered_fields(action.operation, result))
     else:
-        say(f"{_done_to_one(action, after)}: {shorten(escape(call_text(record)), 120)}")
-    _tell_what_goes_on(context, action, record)
+        say(f"{_change_text(action, after)}: {_call(record)}")
+    _note_wait(context, action, record)
     return ExitCode.OK
 
 
-def _done_to_one(action: Action, after: Job | None) -> str:
-    """What is certain: a job that a worker holds is asked to stop, and may have ended otherwise before it heard it."""
+def _change_text(action: JobAction, after: Job | None) -> str:
+    """What is certain: a running job that was asked to stop may still end otherwise."""
     if action.operation is not Operation.ABORT or after is None or after.state is State.ABORTED:
         return action.done
-    return _ASKED if after.state in HELD else f"asked to stop, but it is {after.state}"
+    return "asked to stop" if after.state in HELD else f"asked to stop, but it is {after.state}"
 
 
-def _steer_only(context: CommandContext, action: Action, chosen: Chosen, by: str | None) -> int:
-    """The only job that fits."""
-    (record,) = chosen.examples
-    (answer,) = action.to_many(context.storage, chosen.seen, by)
-    outcome = _outcome(action, answer)
+def _apply_to_only(context: CommandContext, action: JobAction, selection: JobSelection, by: str | None) -> int:
+    """Apply it to the only job that matches."""
+    (record,) = selection.examples
+    (result,) = action.apply(context.storage, selection.seen, by=by)
+    outcome = outcome_of(action, result)
     if context.as_json:
-        context.print_json(steered_fields(action.operation, answer))
+        context.print_json(steered_fields(action.operation, result))
     else:
-        say(f"{_words_for(action, outcome)}: {shorten(escape(call_text(record)), 120)}")
-    if answer.changed:
-        _tell_what_goes_on(context, action, record)
-    return ExitCode.OK if outcome in _DONE else ExitCode.UNSUCCESSFUL
+        say(f"{outcome_text(action, outcome)}: {_call(record)}")
+    if result.changed:
+        _note_wait(context, action, record)
+    return ExitCode.OK if is_success(outcome) else ExitCode.UNSUCCESSFUL
 
 
-def _tell_what_goes_on(context: CommandContext, action: Action, record: Job) -> None:
-    is_again = action.operation in (Operation.RETRY, Operation.FORCE_START)
-    if not is_again or Failure.goes_on_in(record.error) is None:
+def _call(record: Job) -> str:
+    return shorten(escape(call_text(record)), 120)
+
+
+def _note_wait(context: CommandContext, action: JobAction, record: Job) -> None:
+    """Say that a retried job waits for its last attempt, if that still runs."""
+    if action.operation not in (Operation.RETRY, Operation.FORCE_START) or Failure.goes_on_in(record.error) is None:
         return
-    if beside := still_running_text(record, context.storage.now(), context.storage.workers()):
-        context.note(f"it waits: {beside}")
+    if reason := still_running_text(record, context.storage.now(), context.storage.workers()):
+        context.note(f"it waits: {reason}")
 
 
-def _advice(operation: Operation, job: Job) -> str | None:
-    """What to call instead, where there is something."""
+def _alternative(operation: Operation, job: Job) -> str | None:
+    """What to call instead."""
     if operation is Operation.DELETE:
         return f"abort it first, or do both: packhorse delete {short_id(job.id)} --force"
     if operation is Operation.RETRY and job.state in WAITING:
-        return f"it waits in line already; packhorse start {short_id(job.id)} makes it the next"
+        return f"it waits in its queue already; packhorse start {short_id(job.id)} runs it next"
     if operation in (Operation.RETRY, Operation.FORCE_START) and job.state is State.COMPLETED:
-        return f"what it did is done; for another one like it: packhorse copy {short_id(job.id)}"
+        return f"to enqueue another one like it: packhorse copy {short_id(job.id)}"
     if operation is Operation.FORCE_START and job.state in FINAL:
         return f"packhorse retry {short_id(job.id)}"
     return None
 
 
-def _steer_many(context: CommandContext, action: Action, chosen: Chosen, by: str | None) -> int:
-    outcomes: Counter[str] = Counter()
-    if chosen.missing:
-        outcomes["gone"] = chosen.missing
+def _apply_to_many(context: CommandContext, action: JobAction, selection: JobSelection, by: str | None) -> int:
+    total = len(selection.seen)
+    outcomes: Counter[str] = Counter(gone=selection.missing) if selection.missing else Counter()
+    bar = ProgressLine(f"{action.verb} {count_text(total, 'job')}", quiet=context.quiet or total <= BATCH_SIZE)
+    started, done = time.monotonic(), 0
     try:
-        _steer_all(context, action, chosen.seen, by, outcomes)
-    finally:
-        if not context.as_json:
-            _tell_outcomes(action, outcomes, len(chosen.seen) + chosen.missing)
-    return ExitCode.OK if set(outcomes) <= _DONE else ExitCode.UNSUCCESSFUL
-
-
-def _steer_all(
-    context: CommandContext, action: Action, chosen: Mapping[str, JobVersion], by: str | None, outcomes: Counter[str]
-) -> None:
-    number, rest = len(chosen), iter(chosen.items())
-    bar = ProgressLine(f"{action.verb} {number_of_jobs(number)}", quiet=context.quiet or number <= _AT_ONCE)
-    began_at = time.monotonic()
-    try:
-        for start in range(0, number, _AT_ONCE):
-            for answer in action.to_many(context.storage, dict(islice(rest, _AT_ONCE)), by):
-                outcomes[_outcome(action, answer)] += 1
-                if context.as_json:
-                    context.print_json(steered_fields(action.operation, answer))
-            done = min(start + _AT_ONCE, number)
-            rate = done / max(time.monotonic() - began_at, 0.001)
-            bar.update(100 * done // number, f"{rate:,.0f}/s  Ctrl-C stops after this batch")
+        for results in apply_in_batches(context.storage, action, selection, by=by):
+            outcomes.update(outcome_of(action, result) for result in results)
+            if context.as_json:
+                for result in results:
+                    context.print_json(steered_fields(action.operation, result))
+            done += len(results)
+            rate = done / max(time.monotonic() - started, 0.001)
+            bar.update(100 * done // total, f"{rate:,.0f}/s  Ctrl-C stops after this batch")
     finally:
         bar.clear()
+        if not context.as_json:
+            _print_outcomes(action, outcomes, total + selection.missing)
+    return ExitCode.OK if all(map(is_success, outcomes)) else ExitCode.UNSUCCESSFUL
 
 
-def _outcome(action: Action, answer: ActionResult) -> str:
-    if answer.changed:
-        is_asked = action.operation is Operation.ABORT and answer.state in HELD
-        return "asked" if is_asked else "changed"
-    if answer.stale:
-        return "stale"
-    if answer.conflict:
-        return "twin"
-    if action.already and answer.state in action.states:
-        return "already"
-    return answer.state or "gone"
-
-
-def _words_for(action: Action, outcome: str) -> str:
-    words = {
-        "changed": action.done,
-        "asked": _ASKED,
-        "already": action.already or "",
-        "gone": "not there",
-        "stale": "left alone: changed meanwhile",
-        "twin": "left alone: a unique twin waits",
-    }
-    return words.get(outcome, f"left alone: {outcome}")
-
-
-def _tell_outcomes(action: Action, outcomes: Counter[str], total: int) -> None:
-    parts = [f"{number:,} {_words_for(action, outcome)}" for outcome, number in sorted(outcomes.items())]
-    left = total - sum(outcomes.values())
-    if left:
+def _print_outcomes(action: JobAction, outcomes: Counter[str], total: int) -> None:
+    parts = [f"{number:,} {outcome_text(action, outcome)}" for outcome, number in sorted(outcomes.items())]
+    if left := total - sum(outcomes.values()):
         parts.append(f"{left:,} not tried")
-    say(", ".join(parts) or "nothing was done")
+    say(", ".join(parts) or "nothing changed")
 
 
-_MANY = 50  # from here on a line says how far it is
+# --- copying ----------------------------------------------------------------------------------------------------------
 
 
-class Copying:
-    """What is to be done, for choosing: any job can be copied."""
+class CopyAction:
+    """Enqueue new jobs like these; the jobs themselves stay as they are."""
 
     operation: Operation | None = None
     verb = "copy"
@@ -346,87 +268,75 @@ class Copying:
     "packhorse copy --where 'completed task:report since:1d' --queue slow --dry-run",
 )
 @click.option(
-    "--set",
-    "changes",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="With this argument instead; NAME:=JSON too.",
+    "--set", "changes", multiple=True, metavar="NAME=VALUE", help="Change this argument; NAME:=JSON works too."
 )
-@span_option("--in", "delay", help="Run them after so long.")
-@moment_option("--at", help="Run them at this time, ISO 8601; local unless it names a zone.")
+@span_option("--in", "delay", help="Run the copies after this delay.")
+@moment_option("--at", help="Run the copies at this time, ISO 8601; local unless it names a zone.")
 @click.option("--priority", type=int, metavar="N", help="From 1, for regular jobs, to 10.")
 @click.option("--queue", metavar="QUEUE", help="The queue to wait in.", shell_complete=complete_queue)
-@on_jobs
-def copy(context: CommandContext, selection: Selection, changes: tuple[str, ...], **options: Any) -> int:
-    """Enqueue jobs like these, whatever became of them, and print the ids of the new ones. What is not changed is as
-    it was: the arguments, the queue, the priority, the limits, the retries."""
-    given = _changes(changes)
-    wanted = _copy_options(options, selection.by)
-    chosen = choose(context, Copying(), selection)
-    if not chosen.ids and not chosen.missing:
-        context.note("No jobs fit.")
+@selection_options
+def copy(context: CommandContext, options: SelectionOptions, changes: tuple[str, ...], **rest: Any) -> int:
+    """Enqueue new jobs like these, in any state, and print their ids. The copies keep what you do not change: the
+    arguments, the queue, the priority, the limits, the retries."""
+    arguments = _changed_arguments(changes)
+    wanted = {**rest, "delay": delay_of(rest["delay"], rest["at"]), "created_by": options.by}
+    wanted = {name: value for name, value in wanted.items() if value is not None}
+    selection = select_jobs(context, CopyAction(), options)
+    if not selection.seen and not selection.missing:
+        context.note("No jobs match.")
         return ExitCode.OK
-    if selection.dry_run:
-        return show_choice(context, Copying(), chosen)
-    if len(chosen.ids) > 1 and not selection.yes and not are_meant(Copying(), chosen):
-        context.note("nothing was done")
+    if options.dry_run:
+        return show_selection(context, CopyAction(), selection)
+    if len(selection.seen) > 1 and not options.yes and not confirm_selection(context, CopyAction(), selection):
         return ExitCode.REFUSED
-    gone = chosen.missing + _copy_all(context, chosen, given, wanted)
+    gone = selection.missing + _copy_all(context, selection, arguments, wanted)
     if gone:
-        context.note(f"{len(chosen.ids) + chosen.missing - gone:,} copied, {gone:,} gone")
+        context.note(f"{len(selection.seen) + selection.missing - gone:,} copied, {gone:,} not found")
     if wanted.get("queue"):
         warn_unserved(context, context.storage, wanted["queue"])
     return ExitCode.UNSUCCESSFUL if gone else ExitCode.OK
 
 
-def _changes(words: tuple[str, ...]) -> Given:
-    given = read_given(words, None, None)
-    if given.by_place:
+def _changed_arguments(words: tuple[str, ...]) -> Arguments:
+    arguments = read_arguments(words, None, None)
+    if arguments.by_place:
         hint = "write --set width=800, or --set 'sizes:=[1, 2]' for JSON"
         raise CommandError(f"--set {words[0]} names no argument", ExitCode.USAGE, hint=hint)
-    return given
+    return arguments
 
 
-def _copy_options(given: dict[str, Any], by: str | None) -> dict[str, Any]:
-    if given["delay"] is not None and given["at"] is not None:
-        raise CommandError("give --in or --at, not both", ExitCode.USAGE, hint="--in 10m, or --at 2030-12-31T23:00")
-    delay = None if given["delay"] is None else given["delay"] / SECOND
-    wanted = {**given, "delay": delay, "created_by": by}
-    return {name: value for name, value in wanted.items() if value is not None}
-
-
-def _copy_all(context: CommandContext, chosen: Chosen, given: Given, options: dict[str, Any]) -> int:
-    """How many were gone before their turn came; the others are copied."""
-    total, gone = len(chosen.ids), 0
-    bar = ProgressLine(f"copy {number_of_jobs(total)}", quiet=context.quiet or total < _MANY)
+def _copy_all(context: CommandContext, selection: JobSelection, arguments: Arguments, options: dict[str, Any]) -> int:
+    """Copy each job; return how many were deleted before their turn."""
+    total, gone = len(selection.seen), 0
+    bar = ProgressLine(f"copy {count_text(total, 'job')}", quiet=context.quiet or total < _MANY_COPIES)
     try:
-        for done, job_id in enumerate(chosen.ids, 1):
+        for done, job_id in enumerate(selection.seen, 1):
             try:
-                _copy_one(context, context.client.get(job_id), given, options)
+                _copy_one(context, context.client.get(job_id), arguments, options)
             except JobNotFound:
-                if total == 1 and not chosen.missing:
+                if total == 1 and not selection.missing:
                     raise
                 gone += 1
-            bar.update(100 * done // total, "Ctrl-C stops after this one")
+            bar.update(100 * done // total, "Ctrl-C stops after this job")
     finally:
         bar.clear()
     return gone
 
 
-def _copy_one(context: CommandContext, handle: JobHandle[Any], given: Given, options: dict[str, Any]) -> None:
-    made = handle.copy(_changed(handle.args, given) if given.by_name else None, **options)
+def _copy_one(context: CommandContext, handle: JobHandle[Any], arguments: Arguments, options: dict[str, Any]) -> None:
+    copied = handle.copy(_with_changes(handle.args, arguments) if arguments.by_name else None, **options)
     if context.as_json:
-        context.print_json({**plain_fields(context.client.effective_job(made.record)), "is_new": made.is_new})
+        context.print_json({**plain_fields(context.client.effective_job(copied.record)), "is_new": copied.is_new})
         return
-    word = "enqueued" if made.is_new else f"already {made.state}"
-    context.note(f"{paint(word, 'green', err=True)} {shorten(escape(call_text(made.record)), 100)}")
-    say(made.id)
+    word = "enqueued" if copied.is_new else f"already {copied.state}"
+    context.note(f"{paint(word, 'green', err=True)} {shorten(escape(call_text(copied.record)), 100)}")
+    say(copied.id)
 
 
-def _changed(args: Mapping[str, Any], given: Given) -> dict[str, Any]:
-    """The arguments with what was given; what was text stays text, also if it is written like a number."""
+def _with_changes(args: Mapping[str, Any], arguments: Arguments) -> dict[str, Any]:
+    """The arguments with the changes; a text stays a text, even if the new one looks like a number."""
     changed = dict(args)
-    for name, new in given.by_name.items():
+    for name, new in arguments.by_name.items():
         is_text = isinstance(args.get(name), str) and new.text is not None
         changed[name] = new.text if is_text else new.value
     return changed

@@ -33,7 +33,7 @@ from packhorse.monitor.text import (
 from packhorse.storage.records import EventFilter
 
 _ROWS = 50
-_LONG_VALUE = 120
+_MAX_VALUE = 120
 
 
 @command(
@@ -52,15 +52,15 @@ _LONG_VALUE = 120
     "--subject", type=click.Choice([each.value for each in Subject]), help="Only about jobs, workers, foremen …"
 )
 @number_option("-n", "number", default=_ROWS, show_default=True, help="How many of the latest; 0 is all, with -f none.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what happens, until Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Then print new events, until Ctrl-C.")
 @click.option(
-    "--object", "with_object", is_flag=True, help="Print with each the job or the worker as it was after it, as JSON."
+    "--object", "with_object", is_flag=True, help="Print with each event the job or the worker after it, as JSON."
 )
 def events(
     context: CommandContext, job_id: str | None, number: int, follow: bool, with_object: bool, **rest: Any
 ) -> None:
     """What happened to jobs, workers, queues and schedules, the latest last."""
-    context.tell_move()
+    context.warn_if_moved()
     where = EventFilter(
         job_id=_job_id(context, job_id),
         kind=_kind(rest["kind"]),
@@ -78,19 +78,19 @@ def events(
         for event in with_objects(context.storage, found) if with_object else found:
             _print_event(context, event, with_object)
     if not found and not follow:
-        context.note("No events fit." if where != EventFilter() else "Nothing has happened yet.")
+        context.note("No events match." if where != EventFilter() else "Nothing has happened yet.")
     if follow:
         for event in new_events(context.storage, where, found[-1].id if found else last):
-            for told in with_objects(context.storage, [event]) if with_object else [event]:
-                _print_event(context, told, with_object)
+            for complete in with_objects(context.storage, [event]) if with_object else [event]:
+                _print_event(context, complete, with_object)
 
 
 def _job_id(context: CommandContext, part: str | None) -> str | None:
-    """The id that is meant. Of a job that is gone, the events are still there under its whole id."""
+    """The id of the job. The events of a deleted job are found by its whole id."""
     if part is None:
         return None
     try:
-        return find_job(context.storage, part, is_shown=True).id
+        return find_job(context.storage, part, read_only=True).id
     except CommandError as error:
         if error.exit_code is ExitCode.NOT_FOUND and context.storage.events(EventFilter(job_id=part), limit=1):
             return part
@@ -98,10 +98,10 @@ def _job_id(context: CommandContext, part: str | None) -> str | None:
 
 
 def _owner(context: CommandContext, part: str | None) -> str | None:
-    """The worker that is meant: one that is there by a part of its id, any other by the whole of it."""
+    """The id of the worker: a part is enough for one that is known."""
     known = [worker.id for worker in context.storage.workers()] if part else []
-    meant = [owner for owner in known if part and (owner.startswith(part) or owner.endswith(part))]
-    return meant[0] if len(meant) == 1 else part
+    matching = [owner for owner in known if part and (owner.startswith(part) or owner.endswith(part))]
+    return matching[0] if len(matching) == 1 else part
 
 
 def _kind(word: str | None) -> Kind | None:
@@ -117,29 +117,29 @@ def _print_event(context: CommandContext, event: Event, with_object: bool) -> No
     if context.as_json:
         context.print_json(event_fields(event, object=with_object))
         return
-    shown = context.shown
+    display = context.display
     kind = paint(f"{event.kind:<16}", state_style(event.state or ""))
-    who = f"{_who(event):<8}" if shown.is_terminal else f"{event.job_id or event.owner or event.queue or '':<36}"
-    line = f"{paint(shown.clock_time(event.at), 'dim')}  {event.subject:<8}  {kind}  {escape(who)}  "
-    data = event_data(event, whole=not shown.is_terminal)
+    about = f"{_about(event):<8}" if display.is_terminal else f"{event.job_id or event.owner or event.queue or '':<36}"
+    line = f"{paint(display.clock_time(event.at), 'dim')}  {event.subject:<8}  {kind}  {escape(about)}  "
+    data = event_data(event, whole=not display.is_terminal)
     rest = f"{event_queue(event) or '':<16}  {data}" if event.job_id or event.subject is Subject.WORKER else data
     say(f"{line}{fit_line(line, escape(rest))}".rstrip())
     if with_object:
         say(f"    {escape(json_text(object_fields(event)))}")
 
 
-def _who(event: Event) -> str:
-    """Whom it is about, in short."""
+def _about(event: Event) -> str:
+    """What the event is about, in short."""
     if event.job_id:
         return short_id(event.job_id)
     return short_owner(event.owner) if event.owner else event.queue or ""
 
 
 def event_data(event: Event, *, whole: bool) -> str:
-    """What an event carries, in a few words, what went wrong first; long values are cut unless it shall be whole."""
+    """The data of an event in words, errors first; long values are cut unless `whole`."""
     data = sorted((event.data or {}).items(), key=lambda item: item[0] not in ("error", "why"))
     texts = {name: _value(name, value) for name, value in data if value not in (None, []) and name != "object"}
-    parts = [f"{name}={text if whole else shorten(text, _LONG_VALUE)}" for name, text in texts.items()]
+    parts = [f"{name}={text if whole else shorten(text, _MAX_VALUE)}" for name, text in texts.items()]
     if event.job_id and event.owner:
         parts.insert(0, f"on {event.owner if whole else short_owner(event.owner)}")
     return "  ".join(parts)

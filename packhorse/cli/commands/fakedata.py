@@ -112,7 +112,7 @@ def fakedata(context: CommandContext, hours: int, live: bool, seed: int, yes: bo
     """Fill a storage with a believable history of made-up jobs: some complete, some fail, `foobar` piles up. For
     looking at pages and commands; not for a storage that you need."""
     turned = clock.ManualClock(clock.now() - DAY * 2)
-    storage = context.remembered(open_storage(context.settings.url, now=turned))
+    storage = context.closing(open_storage(context.settings.url, now=turned))
     if storage.count(Filter()).number and not yes:
         raise CommandError(
             f"{context.settings.shown('url')} has jobs already",

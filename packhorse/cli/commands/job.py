@@ -1,4 +1,4 @@
-"""Everything about one job: `packhorse job ID`."""
+"""One job: `packhorse job ID`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from packhorse.cli.errors import ExitCode
 from packhorse.cli.lookup import find_job
 from packhorse.cli.options import command
 from packhorse.cli.output import (
-    Shown,
+    Display,
     escape,
     escape_lines,
     fit_line,
@@ -38,7 +38,7 @@ from packhorse.storage.records import LogKind, LogLine, TaskInfo
 
 _FEW_LINES = 10
 _FEW_EVENTS = 12
-_LONG = 2_000
+_MAX_TEXT = 2_000
 _SECTIONS = ("args", "log", "events", "trace")
 
 
@@ -53,16 +53,16 @@ _SECTIONS = ("args", "log", "events", "trace")
 @click.argument("part", metavar="ID", shell_complete=complete_job)
 @click.option("--args", is_flag=True, help="Only its arguments, whole, as JSON.")
 @click.option("--log", is_flag=True, help="Only its log, all of it.")
-@click.option("--events", is_flag=True, help="Only what happened to it, all of it.")
+@click.option("--events", is_flag=True, help="Only its events, all of them.")
 @click.option("--trace", is_flag=True, help="Only the traceback of its last failure.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with its log until it has ended; exit code as of wait.")
+@click.option("-f", "--follow", is_flag=True, help="Print its log until it ends; the exit code is that of wait.")
 def job(context: CommandContext, part: str, follow: bool, **sections: bool) -> int | None:
-    """Everything about one job: what it is, why it is where it is, its failure, its log, its history.
+    """Everything about one job: what it is, why it is in its state, its failure, its log, its history.
 
     ID is the job's id, or a part from its beginning or its end that no other job has.
     """
-    context.tell_move()
-    handle = context.client.get(find_job(context.storage, part, is_shown=True).id)
+    context.warn_if_moved()
+    handle = context.client.get(find_job(context.storage, part, read_only=True).id)
     chosen = [name for name in _SECTIONS if sections[name]]
     if follow:
         return _follow(context, handle)
@@ -77,13 +77,13 @@ def job(context: CommandContext, part: str, follow: bool, **sections: bool) -> i
 
 
 def _follow(context: CommandContext, handle: JobHandle[Any]) -> int:
-    from packhorse.cli.follow import Watcher  # only who follows needs it
+    from packhorse.cli.follow import JobFollower  # slow to load, and rarely needed
 
     if not context.as_json:
         context.note(
             f"{paint(state_text(handle.record), state_style(handle.state), err=True)}  {_title(handle.record)}"
         )
-    ended = Watcher(context, context.client, handle.id, as_data=True).follow()
+    ended = JobFollower(context, context.client, handle.id, as_data=True).follow()
     if not context.as_json:
         why = escape(handle.why())
         context.note(f"{paint(ended.state, state_style(ended.state), err=True)}: {why}")
@@ -106,85 +106,85 @@ def _fields(context: CommandContext, handle: JobHandle[Any], chosen: list[str]) 
 
 def _print_page(context: CommandContext, handle: JobHandle[Any]) -> None:
     subscribers = context.storage.subscribers(handle.id)
-    for line in page_lines(handle, context.shown, context.storage.tasks(), subscribers):
+    for line in page_lines(handle, context.display, context.storage.tasks(), subscribers):
         say(line)
-    if context.shown.is_terminal:
+    if context.display.is_terminal:
         _print_next(context, handle.record)
 
 
 def page_lines(
-    handle: JobHandle[Any], shown: Shown, tasks: Iterable[TaskInfo], subscribers: Sequence[str] = ()
+    handle: JobHandle[Any], display: Display, tasks: Iterable[TaskInfo], subscribers: Sequence[str] = ()
 ) -> Iterator[str]:
-    """The page of a job, line by line; `tasks` are those that are known."""
+    """The page of a job; `tasks` are the known tasks."""
     record, events = handle.effective, handle.events()
     yield f"{paint(state_text(record), state_style(record.state))}  {paint(_title(record), 'bold')}"
     yield escape(handle.why())
     yield ""
     task = next((task for task in tasks if task.name == record.task), None)
-    whose = _whose(task)
-    yield from pair_lines(_facts(record, shown, _counts(record, whose), _took(record), _limits(record, task, whose)))
+    note = _task_note(task)
+    yield from pair_lines(_facts(record, display, _counts(record, note), _took(record), _limits(record, task, note)))
     if subscribers:
         yield from pair_lines([("subscribers", escape(", ".join(subscribers)))])
     yield from _failure_lines(record)
     if record.state is COMPLETED:
-        yield from pair_lines([("result", shorten(json_text(stored_json(record.result or "null")), _LONG))])
-    yield from _log_lines(handle.logs(), shown)
-    yield from _latest("history", [_event_line(event, shown) for event in events], _FEW_EVENTS, "--events")
+        yield from pair_lines([("result", shorten(json_text(stored_json(record.result or "null")), _MAX_TEXT))])
+    yield from _log_lines(handle.logs(), display)
+    yield from _latest("history", [_event_line(event, display) for event in events], _FEW_EVENTS, "--events")
 
 
 def _title(record: Job) -> str:
     return shorten(escape(call_text(record)), 200)
 
 
-def _facts(record: Job, shown: Shown, counts: str, took: str, limits: str) -> Iterator[tuple[str, str]]:
+def _facts(record: Job, display: Display, counts: str, took: str, limits: str) -> Iterator[tuple[str, str]]:
     yield "id", record.id
     yield "queue", f"{record.queue}, priority {record.priority}"
     yield "attempt", counts
     by = f" by {record.created_by}" if record.created_by else ""
-    yield "enqueued", f"{shown.full_time(record.created_at)}{by}"
+    yield "enqueued", f"{display.full_time(record.created_at)}{by}"
     for name, at in (("due", record.due_at), ("started", record.started_at), ("finished", record.finished_at)):
         if at is not None:
-            yield name, shown.full_time(at) + (took if name == "finished" else "")
+            yield name, display.full_time(at) + (took if name == "finished" else "")
     if worker := record.owner or record.last_owner:
         yield "worker", worker
     if record.progress is not None and record.state not in FINAL:
         yield "progress", f"{record.progress} %{f', {record.progress_text}' if record.progress_text else ''}"
     if record.checkin_at is not None and record.state is State.RUNNING:
-        yield "check-in", f"{shown.full_time(record.checkin_at)}{f': {record.checkin}' if record.checkin else ''}"
+        yield "check-in", f"{display.full_time(record.checkin_at)}{f': {record.checkin}' if record.checkin else ''}"
     if limits:
         yield "limits", limits
     for name, text in (("unique", record.unique_key), ("schedule", record.schedule), ("meta", record.meta)):
         if text:
-            yield name, shorten(text, _LONG)
-    yield "arguments", shorten(json_text(stored_json(record.args)), _LONG)
+            yield name, shorten(text, _MAX_TEXT)
+    yield "arguments", shorten(json_text(stored_json(record.args)), _MAX_TEXT)
 
 
-def _whose(task: TaskInfo | None) -> str:
-    """Where an option comes from that the job leaves to its task."""
+def _task_note(task: TaskInfo | None) -> str:
+    """Where an option that the job leaves to its task comes from."""
     is_known = task is not None and task.announced_at is not None
-    return " (as its task says)" if is_known else " (default; its task is not known yet)"
+    return " (from its task)" if is_known else " (default; its task is not known yet)"
 
 
-def _counts(record: Job, whose: str) -> str:
-    of_task = whose if "max_attempts" in _left_of(record) else ""
+def _counts(record: Job, note: str) -> str:
+    of_task = note if "max_attempts" in _from_task(record) else ""
     text = f"{attempt_text(record).replace('/', ' of ')}{of_task}"
     counts = {"failed": record.failures, "halted": record.halts, "taken back": record.losses, "snoozed": record.snoozes}
-    told = [f"{word} {number} ×" for word, number in counts.items() if number]
-    return ", ".join([text, *told])
+    parts = [f"{word} {number} ×" for word, number in counts.items() if number]
+    return ", ".join([text, *parts])
 
 
-def _left_of(record: Job) -> tuple[str, ...]:
-    """The options that are its task's."""
+def _from_task(record: Job) -> tuple[str, ...]:
+    """The options that come from its task."""
     return record.from_task if isinstance(record, EffectiveJob) else ()
 
 
 def _took(record: Job) -> str:
-    """How long the last attempt of a job that has ended ran."""
+    """How long the last attempt of a finished job ran."""
     took = record.took(None) if record.state in FINAL else None
     return "" if took is None else f", ran {ran_text(took)}"
 
 
-def _limits(record: Job, task: TaskInfo | None, whose: str) -> str:
+def _limits(record: Job, task: TaskInfo | None, note: str) -> str:
     limits = {
         "run": record.timeout,
         "silence": record.idle_timeout,
@@ -192,13 +192,13 @@ def _limits(record: Job, task: TaskInfo | None, whose: str) -> str:
         "whole life": record.total_timeout,
     }
     of_task = {"run": "timeout", "silence": "idle_timeout"}
-    told = [
-        f"{word} {span_text(limit)}{whose if of_task.get(word) in _left_of(record) else ''}"
+    parts = [
+        f"{word} {span_text(limit)}{note if of_task.get(word) in _from_task(record) else ''}"
         for word, limit in limits.items()
         if limit is not None
     ]
     memory = task.options.get("memory_limit") if task else None
-    return ", ".join([*told, f"memory {size_text(memory)}"] if isinstance(memory, int) else told)
+    return ", ".join([*parts, f"memory {size_text(memory)}"] if isinstance(memory, int) else parts)
 
 
 def _failure_lines(record: Job) -> Iterator[str]:
@@ -207,20 +207,20 @@ def _failure_lines(record: Job) -> Iterator[str]:
         version = f", version {failure.version}" if failure.version else ""
         text = failure.summary() + (f"\n{place_text(failure.place)}{version}" if failure.place else version)
         is_past = record.state in (*HELD, State.QUEUED, State.SCHEDULED, COMPLETED)
-        yield from pair_lines([("last error" if is_past else "error", shorten(text, _LONG))])
+        yield from pair_lines([("last error" if is_past else "error", shorten(text, _MAX_TEXT))])
 
 
-def _log_lines(lines: list[LogLine], shown: Shown) -> Iterator[str]:
-    """The last lines. A task that tells its progress often would crowd out all else: only the latest of it is shown."""
+def _log_lines(lines: list[LogLine], display: Display) -> Iterator[str]:
+    """The last lines. Of progress only the latest line is shown, so that it does not hide the others."""
     progress = [line for line in lines if line.kind is LogKind.PROGRESS][:-1]
     left_out = {line.id for line in progress}
-    told = [_log_line(line, shown) for line in lines if line.id not in left_out]
+    parts = [_log_line(line, display) for line in lines if line.id not in left_out]
     beside = f"without {count_text(len(progress), 'earlier line')} of progress" if progress else ""
-    yield from _latest("log", told, _FEW_LINES, "--log", beside)
+    yield from _latest("log", parts, _FEW_LINES, "--log", beside)
 
 
 def _latest(title: str, lines: list[str], most: int, option: str, beside: str = "") -> Iterator[str]:
-    """The last of these lines; `beside` says what else is only in the whole of it."""
+    """The last of these lines; `beside` says what else is left out."""
     if not lines:
         return
     few = f"the last {most} of {len(lines):,}" if len(lines) > most else ""
@@ -230,16 +230,16 @@ def _latest(title: str, lines: list[str], most: int, option: str, beside: str = 
     yield from (f"  {line}" for line in lines[-most:])
 
 
-def _log_line(line: LogLine, shown: Shown) -> str:
+def _log_line(line: LogLine, display: Display) -> str:
     style = "red" if line.kind is LogKind.ERROR else None
     kind = "" if line.kind is LogKind.LOG else f"{line.kind}: "
-    return f"{paint(shown.clock_time(line.at), 'dim')}  {paint(kind + escape(line.message), style)}"
+    return f"{paint(display.clock_time(line.at), 'dim')}  {paint(kind + escape(line.message), style)}"
 
 
-def _event_line(event: Event, shown: Shown) -> str:
+def _event_line(event: Event, display: Display) -> str:
     kind = paint(f"{event.kind:<16}", state_style(event.state or ""))
-    line = f"{paint(shown.clock_time(event.at), 'dim')}  {kind}  "
-    return f"{line}{fit_line(f'  {line}', escape(event_data(event, whole=not shown.is_terminal)))}".rstrip()
+    line = f"{paint(display.clock_time(event.at), 'dim')}  {kind}  "
+    return f"{line}{fit_line(f'  {line}', escape(event_data(event, whole=not display.is_terminal)))}".rstrip()
 
 
 _NEXT = {
@@ -264,13 +264,13 @@ def _print_next(context: CommandContext, record: Job) -> None:
 def _print_section(context: CommandContext, handle: JobHandle[Any], name: str, *, is_alone: bool) -> None:
     if not is_alone:
         say(paint(name, "bold"))
-    shown, record = context.shown, handle.record
+    display, record = context.display, handle.record
     if name == "args":
         say(json_text(stored_json(record.args)))
     elif name == "log":
-        _print_lines(context, [_log_line(line, shown) for line in handle.logs()], "It has written no log.")
+        _print_lines(context, [_log_line(line, display) for line in handle.logs()], "It has written no log.")
     elif name == "events":
-        _print_lines(context, [_event_line(event, shown) for event in handle.events()], "Nothing happened to it.")
+        _print_lines(context, [_event_line(event, display) for event in handle.events()], "Nothing happened to it.")
     else:
         _print_trace(context, record)
 

@@ -1,4 +1,4 @@
-"""The list of jobs: `packhorse jobs`; and the jobs in line: `packhorse next`."""
+"""Lists of jobs: `packhorse jobs`, by filter, and `packhorse next`, in the order in which workers take them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from packhorse.cli.errors import ExitCode
 from packhorse.cli.follow import follow_jobs
 from packhorse.cli.options import command, number_option, refuse_beside
 from packhorse.cli.output import (
-    Shown,
+    Display,
     escape,
     paint,
     ran_text,
@@ -54,8 +54,8 @@ from packhorse.storage.queries import BY_DUE_TIME, LATEST_FINISHED, NEWEST, deco
 from packhorse.storage.records import BY_AGE, Filter
 
 _ROWS = 50
-_WIDE = 120  # columns of a terminal on which a list of jobs has room for more
-_FOLLOWED = 10  # jobs that are there already, as `tail` shows ten lines
+_WIDE = 120  # columns of a terminal that has room for one more column
+_FOLLOW_ROWS = 10  # jobs that --follow prints first, as `tail` prints ten lines
 
 
 @command(
@@ -75,9 +75,11 @@ _FOLLOWED = 10  # jobs that are there already, as `tail` shows ten lines
 @click.option("--since", metavar="DURATION|TIME", help="Only those enqueued since then.")
 @number_option("-n", "number", help="How many; 0 is all. Without it a table has 50, --ids and --json have all.")
 @click.option("--ids", "only_ids", is_flag=True, help="Print only ids, one on a line.")
-@click.option("--count", "only_count", is_flag=True, help="Print only how many fit, counted exactly; Ctrl-C stops it.")
 @click.option(
-    "-f", "--follow", is_flag=True, help="Go on with jobs that are new or change, a line each, until Ctrl-C; -n is 10."
+    "--count", "only_count", is_flag=True, help="Print only the exact number of matching jobs; Ctrl-C stops it."
+)
+@click.option(
+    "-f", "--follow", is_flag=True, help="Then print jobs that are new or change, a line each, until Ctrl-C; -n is 10."
 )
 def jobs(
     context: CommandContext,
@@ -86,9 +88,9 @@ def jobs(
     only_ids: bool,
     only_count: bool,
     follow: bool,
-    **words_too: Any,
+    **filters: Any,
 ) -> int | None:
-    """List jobs: those in line by rank, then age, finished ones by the latest, others by the newest.
+    """List jobs: queued ones by rank and age, finished ones by their end, others by their age.
 
     A STATE is one of scheduled, queued, reserved, running, retrying, completed, dead, aborted, or waiting, held,
     unfinished, finished, failed, halted. WORD is state, queue, task, worker, cause, priority, attempts, took, waited,
@@ -96,20 +98,20 @@ def jobs(
     job's id, task, arguments and error. @NAME is a filter below [tool.packhorse.filters] in pyproject.toml. `packhorse
     help filters` says more.
 
-    A table for which very many jobs would have to be looked through ends with what was found, says how far it looked,
-    and the exit code is 7; -n 0, --ids and --json look at all.
+    A table searches for five seconds at most. Then it prints what it found and how far it looked, and the exit code is
+    7. -n 0, --ids and --json look at all jobs.
     """
     if only_count:
-        refuse_beside("--count", "follow", "only_ids", "number", hint="--count prints one number, of all that fit")
-    context.tell_move()
-    more = [f"{name}:{value}" for name, value in words_too.items() if value is not None]
+        refuse_beside("--count", "follow", "only_ids", "number", hint="--count prints one number")
+    context.warn_if_moved()
+    more = [f"{name}:{value}" for name, value in filters.items() if value is not None]
     now = context.storage.now()
     where = parse_words_apart(expand_names([*words, *more], usable_filters(context.settings, now)), now)
     if only_count:
         _print_count(context, where)
         return None
     if follow:
-        follow_jobs(context, where, (_FOLLOWED if number is None else number) or None, only_ids=only_ids)
+        follow_jobs(context, where, (_FOLLOW_ROWS if number is None else number) or None, only_ids=only_ids)
         return None
     if only_ids or context.as_json:
         _print_all(context, where, number or None, only_ids=only_ids)
@@ -118,7 +120,7 @@ def jobs(
 
 
 def _print_all(context: CommandContext, where: Filter, limit: int | None, *, only_ids: bool) -> None:
-    """For programs: a line for each, as they are found."""
+    """Print a line for each job, as they are found: for programs."""
     job, now = None, context.storage.now()
     for job in find_all(context.storage, where, limit):
         if only_ids:
@@ -126,28 +128,28 @@ def _print_all(context: CommandContext, where: Filter, limit: int | None, *, onl
         else:
             context.print_json(job_fields(context.client.effective_job(job), now))
     if job is None and where.queue is not None:
-        context.note(_none_fit(context, where))
+        context.note(_no_jobs_text(context, where))
 
 
 def _print_table(context: CommandContext, where: Filter, limit: int | None) -> int | None:
-    """For people: what is found soon, and how far was looked if that was not all."""
-    found = search(context, where, limit) if limit else Found(list(find_all(context.storage, where)))
+    """Print what is found in time, and how far the search came: for people."""
+    found = search(context, where, limit) if limit else SearchResult(list(find_all(context.storage, where)))
     if found.jobs:
         is_about_time = where.order == "took" or (where.min_took, where.max_took) != (None, None)
-        print_jobs(context.shown, list(map(context.client.effective_job, found.jobs)), has_ran=is_about_time)
-    if found.reach is not None:
-        none = "" if found.jobs else "No jobs fit so far. "
-        context.note(escape(f"{none}Only those {found.reach} were looked at; -n 0 looks at all."))
+        print_jobs(context.display, list(map(context.client.effective_job, found.jobs)), has_ran=is_about_time)
+    if found.looked_at is not None:
+        none = "" if found.jobs else "No jobs match so far. "
+        context.note(escape(f"{none}Searched only jobs {found.looked_at}; -n 0 searches all."))
         return ExitCode.TIMED_OUT
     if not found.jobs:
-        context.note(_none_fit(context, where))
+        context.note(_no_jobs_text(context, where))
     elif limit is not None and len(found.jobs) >= limit:
-        _tell_more(context, where, len(found.jobs))
+        _note_more(context, where, len(found.jobs))
     return None
 
 
 def _print_count(context: CommandContext, where: Filter) -> None:
-    """How many fit, all of them."""
+    """Print the number of all matching jobs."""
     storage, where = context.storage, replace(where, order=None)
     number = storage.count(where).number if is_tallied(where) else _counted(context, where)
     context.print_json({"count": number}) if context.as_json else say(str(number))
@@ -159,29 +161,31 @@ def _counted(context: CommandContext, where: Filter) -> int:
         for page in find_pages(context.storage, where):
             number += len(page.jobs)
     except KeyboardInterrupt:
-        context.note(f"at least {number:,} fit")
+        context.note(f"at least {number:,} match")
         raise
     return number
 
 
-def print_jobs(shown: Shown, listed: Sequence[Job], *, has_ran: bool = False) -> None:
-    """A table of jobs; how long they ran is told where it is asked for, or there is room."""
-    has_ran = has_ran or (shown.is_terminal and terminal_size().columns >= _WIDE)
-    print_table(*job_table(shown, listed, has_ran=has_ran))
+def print_jobs(display: Display, listed: Sequence[Job], *, has_ran: bool = False) -> None:
+    """Print a table of jobs; with their run time if that was asked for, or the terminal is wide."""
+    has_ran = has_ran or (display.is_terminal and terminal_size().columns >= _WIDE)
+    print_table(*job_table(display, listed, has_ran=has_ran))
 
 
-def job_table(shown: Shown, listed: Sequence[Job], *, has_ran: bool = False) -> tuple[list[Column], list[list[str]]]:
-    """Columns and rows of a table of jobs. On a terminal, columns that would tell nothing are left out."""
-    ids = short_ids(job.id for job in listed) if shown.is_terminal else {}
-    has_queues = not shown.is_terminal or any(job.queue != job.task for job in listed)
-    has_remarks = not shown.is_terminal or any(map(note_text, listed))
+def job_table(
+    display: Display, listed: Sequence[Job], *, has_ran: bool = False
+) -> tuple[list[Column], list[list[str]]]:
+    """The columns and rows of a table of jobs. On a terminal, leave out columns that say nothing."""
+    ids = short_ids(job.id for job in listed) if display.is_terminal else {}
+    has_queues = not display.is_terminal or any(job.queue != job.task for job in listed)
+    has_remarks = not display.is_terminal or any(map(note_text, listed))
     columns = [
         Column("ID"),
         Column("STATE", style=state_style),
         Column("TRY", right=True),
         Column("PRI", right=True, spare=2),
-        Column("WHEN", right=shown.is_terminal),
-        *([Column("RAN", right=shown.is_terminal)] if has_ran else []),
+        Column("WHEN", right=display.is_terminal),
+        *([Column("RAN", right=display.is_terminal)] if has_ran else []),
         *([Column("QUEUE", flexible=True, spare=1)] if has_queues else []),
         Column("CALL", flexible=True, least=30),
         *([Column("REMARK", flexible=True, style="dim")] if has_remarks else []),
@@ -192,10 +196,10 @@ def job_table(shown: Shown, listed: Sequence[Job], *, has_ran: bool = False) -> 
             state_text(job),
             attempt_text(job),
             str(job.priority),
-            shown.time(main_time(job)),
-            *([_ran(job, shown)] if has_ran else []),
+            display.time(main_time(job)),
+            *([_ran(job, display)] if has_ran else []),
             *([job.queue] if has_queues else []),
-            call_text(job, whole=not shown.is_terminal),
+            call_text(job, whole=not display.is_terminal),
             *([note_text(job)] if has_remarks else []),
         ]
         for job in listed
@@ -203,26 +207,26 @@ def job_table(shown: Shown, listed: Sequence[Job], *, has_ran: bool = False) -> 
     return columns, rows
 
 
-def _ran(job: Job, shown: Shown) -> str:
-    """How long its latest attempt ran, or has run by now; in a pipe, in seconds."""
-    took = job.took(shown.now)
+def _ran(job: Job, display: Display) -> str:
+    """How long the last attempt ran, or has run so far; in a pipe, in seconds."""
+    took = job.took(display.now)
     if took is None:
         return "-"
-    return ran_text(took) if shown.is_terminal else f"{took / SECOND:.6f}"
+    return ran_text(took) if display.is_terminal else f"{took / SECOND:.6f}"
 
 
-def _none_fit(context: CommandContext, where: Filter) -> str:
+def _no_jobs_text(context: CommandContext, where: Filter) -> str:
     if where.queue is not None:
         names = [queue.name for queue in context.storage.queues()]
         if where.queue not in names:
-            told = f"there is no queue {where.queue!r}{did_you_mean(where.queue, names)}"
-            return f"No jobs fit: {escape(told)}"
+            reason = f"there is no queue {where.queue!r}{did_you_mean(where.queue, names)}"
+            return f"No jobs match: {escape(reason)}"
     if where != Filter():
-        return "No jobs fit."
+        return "No jobs match."
     return "There are no jobs yet. Put one in: packhorse enqueue NAME"
 
 
-def _tell_more(context: CommandContext, where: Filter, listed: int) -> None:
+def _note_more(context: CommandContext, where: Filter, listed: int) -> None:
     if not is_tallied(where):
         context.note(
             paint(
@@ -237,25 +241,25 @@ def _tell_more(context: CommandContext, where: Filter, listed: int) -> None:
         )
 
 
-_PATIENCE = 5.0  # seconds
-_TOLD_EVERY = 0.3
+_TIMEOUT = 5.0  # seconds
+_UPDATE_EVERY = 0.3
 _PAGE = 200
 
 
-class Found(NamedTuple):
-    """The jobs that were found; `reach` says among which, if not all were looked at."""
+class SearchResult(NamedTuple):
+    """The jobs that were found; `looked_at` says which jobs were searched, if not all."""
 
     jobs: list[Job]
-    reach: str | None = None
+    looked_at: str | None = None
 
 
-def search(context: CommandContext, where: Filter, limit: int) -> Found:
-    """The first so many that fit. Full pages are read as long as there are some: only looking is limited."""
+def search(context: CommandContext, where: Filter, limit: int) -> SearchResult:
+    """Find the first matching jobs. The time limit counts only while pages come back less than full."""
     if where.order == "took":
         found = search(context, replace(where, order=None), SLOWEST_OF)
         return found._replace(jobs=slowest(found.jobs, context.storage.now())[:limit])
-    line = _Line(context)
-    deadline = time.monotonic() + _PATIENCE
+    line = _SearchLine(context)
+    deadline = time.monotonic() + _TIMEOUT
     jobs: list[Job] = []
     cursor = None
     try:
@@ -265,49 +269,49 @@ def search(context: CommandContext, where: Filter, limit: int) -> Found:
             jobs += page.jobs
             cursor = page.next
             if cursor is None or len(jobs) >= limit:
-                return Found(jobs)
+                return SearchResult(jobs)
             if len(page.jobs) < wanted and time.monotonic() > deadline:
-                return Found(jobs, _reach(context, where, cursor))
-            line.tell(where, cursor)
+                return SearchResult(jobs, _looked_at(context, where, cursor))
+            line.update(where, cursor)
     finally:
         line.clear()
 
 
-def _reach(context: CommandContext, where: Filter, cursor: str) -> str:
-    """Which jobs stand before this place of the list."""
-    order, shown = order_for(where), context.shown
+def _looked_at(context: CommandContext, where: Filter, cursor: str) -> str:
+    """Which jobs come before this place of the list."""
+    order, display = order_for(where), context.display
     place = decode_cursor(cursor, order)
     if place is None:
-        return "first in the list"
+        return "at the beginning of the list"
     if order is LATEST_FINISHED:
-        return f"ended since {shown.full_time(-place[0])}"
+        return f"ended since {display.full_time(-place[0])}"
     if order is BY_DUE_TIME:
-        return f"due until {shown.full_time(place[0])}"
+        return f"due until {display.full_time(place[0])}"
     if order is NEWEST:
         behind = context.storage.find(Filter(), cursor=cursor, limit=1).jobs
-        return f"enqueued since {shown.full_time(behind[0].created_at)}" if behind else "there"
-    return "next in line"
+        return f"enqueued since {display.full_time(behind[0].created_at)}" if behind else "there"
+    return "that are next"
 
 
-class _Line:
-    """A line on the terminal that tells how far the search is. A pager would hold it back, so it goes past that."""
+class _SearchLine:
+    """A line on the terminal that shows how far the search is. It bypasses the pager, which would hold it back."""
 
     def __init__(self, context: CommandContext) -> None:
         self._context = context
         self._out = sys.__stderr__
         self._is_seen = self._out is not None and self._out.isatty() and sys.stderr.isatty() and not context.quiet
-        self._next_at = time.monotonic() + _TOLD_EVERY
+        self._next_at = time.monotonic() + _UPDATE_EVERY
         self._is_drawn = False
 
-    def tell(self, where: Filter, cursor: str) -> None:
-        """Say so now and then."""
+    def update(self, where: Filter, cursor: str) -> None:
+        """Show the progress, a few times a second."""
         if self._is_seen and time.monotonic() >= self._next_at:
-            self._write(f"\r\x1b[2KLooking … at jobs {escape(_reach(self._context, where, cursor))}")
-            self._next_at = time.monotonic() + _TOLD_EVERY
+            self._write(f"\r\x1b[2KSearching … jobs {escape(_looked_at(self._context, where, cursor))}")
+            self._next_at = time.monotonic() + _UPDATE_EVERY
             self._is_drawn = True
 
     def clear(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         if self._is_drawn:
             self._write("\r\x1b[2K")
 
@@ -330,12 +334,12 @@ _NEXT_COLUMNS = [
 
 
 @command("next", "packhorse next", "packhorse next --explain -n 5", pages=True)
-@number_option("-n", "number", default=_NEXT_ROWS, show_default=True, help="How many of those that go next; 0 is all.")
-@click.option("--explain", is_flag=True, help="Say by which rules they stand so.")
+@number_option("-n", "number", default=_NEXT_ROWS, show_default=True, help="How many; 0 is all.")
+@click.option("--explain", is_flag=True, help="Explain the order.")
 def next_up(context: CommandContext, number: int, explain: bool) -> None:
-    """The jobs in line in the order in which they will be taken: each with its rank, and its place in its queue.
-    Those of paused queues are left out, but for forced ones."""
-    context.tell_move()
+    """The queued jobs in the order in which workers take them, each with its rank and its place in its queue. Jobs of
+    paused queues are left out, except forced ones."""
+    context.warn_if_moved()
     order = _storage_order(context)
     waiting, paused = _next_jobs(context, order)
     found = waiting[: number or None]
@@ -346,28 +350,28 @@ def next_up(context: CommandContext, number: int, explain: bool) -> None:
     if explain:
         say(_order_rules(order))
     if not found:
-        context.note("Nothing is in line.")
-        _tell_paused(context, paused)
+        context.note("No job is queued.")
+        _note_paused(context, paused)
         return
-    ids = short_ids(one.job.id for one in found) if context.shown.is_terminal else {}
+    ids = short_ids(one.job.id for one in found) if context.display.is_terminal else {}
     print_table(_NEXT_COLUMNS, [_next_row(one, ids.get(one.job.id, one.job.id)) for one in found])
-    _tell_paused(context, paused)
+    _note_paused(context, paused)
 
 
-def _tell_paused(context: CommandContext, paused: Counter[str]) -> None:
+def _note_paused(context: CommandContext, paused: Counter[str]) -> None:
     for queue, number in sorted(paused.items()):
         waits = count_text(number, "more waits", "more wait")
         context.note(f"{waits} in the paused queue {escape(queue)}: packhorse resume {escape(queue)}")
 
 
 def _next_jobs(context: CommandContext, order: str) -> tuple[list[NextJob], Counter[str]]:
-    """The jobs in line, and how many are left out of it by paused queue."""
+    """The queued jobs in order, and how many each paused queue holds back."""
     storage = context.storage
     paused = {queue.name for queue in storage.queues() if queue.is_paused}
-    line = storage.find(Filter(states=frozenset({QUEUED})), limit=BATCH).jobs
-    jobs = [job for job in line if job.queue not in paused or job.is_forced]
-    left_out = Counter(job.queue for job in line if job.queue in paused and not job.is_forced)
-    return order_next_jobs(jobs, order, queue_weights(storage.tasks())), left_out
+    queued = storage.find(Filter(states=frozenset({QUEUED})), limit=BATCH).jobs
+    jobs = [job for job in queued if job.queue not in paused or job.is_forced]
+    held_back = Counter(job.queue for job in queued if job.queue in paused and not job.is_forced)
+    return order_next_jobs(jobs, order, queue_weights(storage.tasks())), held_back
 
 
 def _storage_order(context: CommandContext) -> str:
@@ -390,5 +394,5 @@ def _next_row(one: NextJob, shown_id: str) -> list[str]:
 
 def _next_fields(one: NextJob) -> dict[str, Any]:
     job = one.job
-    told = {name: getattr(job, name) for name in ("rank", "id", "task", "queue", "priority")}
-    return {"place": one.place, "place_in_queue": one.place_in_queue, "tier": one.tier, **told}
+    fields = {name: getattr(job, name) for name in ("rank", "id", "task", "queue", "priority")}
+    return {"place": one.place, "place_in_queue": one.place_in_queue, "tier": one.tier, **fields}

@@ -14,7 +14,7 @@ from packhorse.cli.completion import complete_queue, complete_task
 from packhorse.cli.context import CommandContext
 from packhorse.cli.lookup import check_queue, check_task
 from packhorse.cli.options import command, refuse_beside, span_option
-from packhorse.cli.output import Shown, escape, paint, unless_nought
+from packhorse.cli.output import Display, escape, paint, unless_zero
 from packhorse.cli.table import Column, print_table, table_lines
 from packhorse.core.clock import DAY, MINUTE, SECOND
 from packhorse.core.errors import BadValue
@@ -157,18 +157,18 @@ def _print_stats(by: str, groups: Sequence[tuple[str, RunStats]], points: Sequen
     columns = [
         Column(by.upper(), flexible=True),
         Column("RUNS", right=True),
-        Column("RATE/S", right=True, style=unless_nought(None)),
-        Column("FAILED", right=True, style=unless_nought("red")),
-        Column("FAIL%", right=True, style=unless_nought("red"), spare=True),
-        Column("HALTED", right=True, style=unless_nought("red"), spare=True),
-        Column("WAIT50", right=True, style=unless_nought(None)),
-        Column("WAIT95", right=True, style=unless_nought(None)),
-        Column("WAIT99", right=True, style=unless_nought(None), spare=True),
-        Column("RUN50", right=True, style=unless_nought(None)),
-        Column("RUN95", right=True, style=unless_nought(None)),
-        Column("RUN99", right=True, style=unless_nought(None), spare=True),
-        Column("TIME", right=True, style=unless_nought(None), spare=True),
-        Column("SHARE", right=True, style=unless_nought(None)),
+        Column("RATE/S", right=True, style=unless_zero(None)),
+        Column("FAILED", right=True, style=unless_zero("red")),
+        Column("FAIL%", right=True, style=unless_zero("red"), spare=True),
+        Column("HALTED", right=True, style=unless_zero("red"), spare=True),
+        Column("WAIT50", right=True, style=unless_zero(None)),
+        Column("WAIT95", right=True, style=unless_zero(None)),
+        Column("WAIT99", right=True, style=unless_zero(None), spare=True),
+        Column("RUN50", right=True, style=unless_zero(None)),
+        Column("RUN95", right=True, style=unless_zero(None)),
+        Column("RUN99", right=True, style=unless_zero(None), spare=True),
+        Column("TIME", right=True, style=unless_zero(None), spare=True),
+        Column("SHARE", right=True, style=unless_zero(None)),
     ]
     rows = [_stats_row(name, each, whole, length) for name, each in groups]
     if len(rows) > 1:
@@ -258,13 +258,13 @@ def _print_trace(context: CommandContext, operations: Sequence[OperationTimes]) 
 TASK_COLUMNS = (
     Column("TASK", flexible=True, style=lambda text: "yellow" if text.endswith(" ?") else None),
     Column("QUEUE", flexible=True),
-    Column("WAITING", right=True, style=unless_nought("yellow")),
-    Column("HELD", right=True, style=unless_nought("cyan")),
-    Column("DEAD", right=True, style=unless_nought("red")),
-    Column("RUNS", right=True, style=unless_nought(None)),
-    Column("FAILED", right=True, style=unless_nought("red"), spare=True),
-    Column("WAIT95", right=True, style=unless_nought(None)),
-    Column("RUN95", right=True, style=unless_nought(None)),
+    Column("WAITING", right=True, style=unless_zero("yellow")),
+    Column("HELD", right=True, style=unless_zero("cyan")),
+    Column("DEAD", right=True, style=unless_zero("red")),
+    Column("RUNS", right=True, style=unless_zero(None)),
+    Column("FAILED", right=True, style=unless_zero("red"), spare=True),
+    Column("WAIT95", right=True, style=unless_zero(None)),
+    Column("RUN95", right=True, style=unless_zero(None)),
     Column("OPTIONS", style="dim", spare=True),
 )
 
@@ -284,7 +284,7 @@ def tasks(context: CommandContext) -> None:
     Of 100 attempts 95 had waited in line for no longer than WAIT95, and ran for no longer than RUN95. These are
     right to a fifth.
     """
-    context.tell_move()
+    context.warn_if_moved()
     storage = context.storage
     found = known_tasks(storage.tasks(), storage.tallies(), storage.series(Span.TWO_DAYS))
     if context.as_json:
@@ -307,9 +307,9 @@ def known_tasks(tasks: Sequence[TaskInfo], tallies: Sequence[Tally], points: Seq
 
 
 def _print_tasks(context: CommandContext, found: Sequence[Known]) -> None:
-    shown = context.shown
-    rows = [task_cells(each, shown) for each in found]
-    if shown.is_terminal:
+    display = context.display
+    rows = [task_cells(each, display) for each in found]
+    if display.is_terminal:
         print_table(TASK_COLUMNS, rows)
     else:
         announced = [iso(each.task.announced_at) or "" for each in found]
@@ -320,17 +320,17 @@ def _print_tasks(context: CommandContext, found: Sequence[Known]) -> None:
         context.note(f"? No worker knows {names}")
 
 
-def task_cells(each: Known, shown: Shown) -> list[str]:
+def task_cells(each: Known, display: Display) -> list[str]:
     """What `TASK_COLUMNS` say of a task."""
     is_unknown = each.task.announced_at is None
     return [
-        f"{each.task.name} ?" if shown.is_terminal and is_unknown else each.task.name,
+        f"{each.task.name} ?" if display.is_terminal and is_unknown else each.task.name,
         each.task.queue,
-        shown.number(sum(each.counts[state] for state in WAITING)),
-        shown.number(sum(each.counts[state] for state in HELD)),
-        shown.number(each.counts[State.DEAD]),
-        shown.number(each.measured.runs),
-        shown.number(each.measured.failed),
+        display.number(sum(each.counts[state] for state in WAITING)),
+        display.number(sum(each.counts[state] for state in HELD)),
+        display.number(each.counts[State.DEAD]),
+        display.number(each.measured.runs),
+        display.number(each.measured.failed),
         percentile_text(each.measured.wait_p95),
         percentile_text(each.measured.run_p95),
         _options_text(each.task.options),

@@ -14,7 +14,7 @@ import msgspec
 from packhorse.cli.commands.stats import percentile_text, time_text
 from packhorse.cli.context import CommandContext
 from packhorse.cli.options import command, span_option
-from packhorse.cli.output import escape, paint, say, terminal_size, unless_nought, unpainted
+from packhorse.cli.output import escape, paint, say, terminal_size, unless_zero, unpainted
 from packhorse.cli.snapshot import Snapshot, bars, notices, number_in, take_snapshot
 from packhorse.cli.table import Column, table_lines, width_of, wrapped
 from packhorse.core.clock import SECOND
@@ -159,14 +159,14 @@ def _hour_text(snapshot: Snapshot, width: int | None) -> str:
 
 QUEUE_COLUMNS = (
     Column("QUEUE", flexible=True, style=lambda text: "yellow" if text.endswith("(paused)") else None),
-    Column("QUEUED", right=True, style=unless_nought("yellow")),
-    Column("OLDEST", right=True, style=unless_nought(None)),
-    Column("IN/S", right=True, style=unless_nought(None)),
-    Column("OUT/S", right=True, style=unless_nought(None)),
-    Column("HELD", right=True, style=unless_nought("cyan")),
-    Column("RETRYING", right=True, style=unless_nought("magenta"), spare=True),
-    Column("SCHEDULED", right=True, style=unless_nought(None), spare=True),
-    Column("DEAD", right=True, style=unless_nought("red")),
+    Column("QUEUED", right=True, style=unless_zero("yellow")),
+    Column("OLDEST", right=True, style=unless_zero(None)),
+    Column("IN/S", right=True, style=unless_zero(None)),
+    Column("OUT/S", right=True, style=unless_zero(None)),
+    Column("HELD", right=True, style=unless_zero("cyan")),
+    Column("RETRYING", right=True, style=unless_zero("magenta"), spare=True),
+    Column("SCHEDULED", right=True, style=unless_zero(None), spare=True),
+    Column("DEAD", right=True, style=unless_zero("red")),
     Column("LAST HOUR", style="green", spare=True),
 )
 

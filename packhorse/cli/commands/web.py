@@ -134,7 +134,7 @@ def _server(context: CommandContext, options: dict[str, Any], make: Callable[...
     settings = context.settings
     host, port = _address(settings, options)
     access = _access(settings, options)
-    app = Packhorse(storage=context.remembered(open_for_writing(settings)))
+    app = Packhorse(storage=context.closing(open_for_writing(settings)))
     redaction = Redaction(hide_args=options["hide_args"], words=_words(settings, options))
     return make(make_application(app, access, redaction=redaction), host, port)
 
@@ -184,7 +184,7 @@ def up(context: CommandContext, target: str | None, **options: Any) -> int:
 
 def check_web(settings: Settings, options: dict[str, Any], command: str) -> None:
     """Raises what the web would end with, before a worker starts: nobody shall find out later that it is not there."""
-    from packhorse.web.listening import listening_socket
+    from packhorse.web.bind import listening_socket
 
     _access(settings, options)
     listening_socket(*_address(settings, options), command).close()

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from packhorse.cli.commands import actions
-from packhorse.cli.selection import Chosen, choose
+from packhorse.cli.selection import select_jobs
 from packhorse.client.job import JobHandle
 from packhorse.core.clock import SECOND, to_datetime
 from packhorse.core.job import Job, NewJob, State
 from packhorse.core.outcome import Completed, Failure, Outcome, Stopped
+from packhorse.monitor.actions import JobSelection
 from packhorse.storage import Storage
 from packhorse.storage.records import EventFilter, Filter
 from tests.children import until
@@ -81,8 +82,8 @@ def test_delete_removes_a_job(yard: Yard, packhorse: Call):
         (["start"], "running", "a worker has it already"),
         (["priority", "9"], "dead", "it has ended and no longer waits"),
         (["start"], "dead", "try:  packhorse retry {id}"),
-        (["retry"], "queued", "it waits in line already; packhorse start {id} makes it the next"),
-        (["retry"], "completed", "for another one like it: packhorse copy {id}"),
+        (["retry"], "queued", "packhorse start {id} runs it next"),
+        (["retry"], "completed", "packhorse copy {id}"),
         (["delete"], "running", "abort it first, or do both: packhorse delete {id} --force"),
     ],
 )
@@ -151,7 +152,7 @@ def test_running_jobs_that_will_not_end_are_not_deleted(yard: Yard, packhorse: C
     assert alone.exit_code == 7
     assert yard.get(one.id).abort_at is not None
     assert both.exit_code == 1
-    assert both.stdout == "2 left alone: running\n"
+    assert both.stdout == "2 skipped: running\n"
 
 
 # --- many jobs --------------------------------------------------------------------------------------------------------
@@ -164,7 +165,7 @@ def test_many_jobs_want_yes_where_nobody_can_be_asked(yard: Yard, packhorse: Cal
         result = packhorse("retry", *words, stdin="\n".join(job.id for job in jobs))
 
         assert result.exit_code == 5
-        assert "will not retry 4 jobs without being sure" in result.stderr
+        assert "will not retry 4 jobs without confirmation" in result.stderr
     assert {yard.get(job.id).state for job in jobs} == {State.DEAD}
 
 
@@ -236,7 +237,7 @@ def test_no_jobs_fit_is_no_error(yard: Yard, packhorse: Call):
 
     result = packhorse("retry", "--where", "dead", "--yes")
 
-    assert (result.exit_code, result.stderr) == (0, "No jobs fit.\n")
+    assert (result.exit_code, result.stderr) == (0, "No jobs match.\n")
 
 
 def test_ids_come_from_a_list_of_jobs(yard: Yard, packhorse: Call):
@@ -255,7 +256,7 @@ def test_ids_on_stdin_that_are_gone_are_counted_and_the_others_done(yard: Yard, 
     result = packhorse("retry", "-", "--yes", stdin=f"{job.id}\nnot-there\n")
 
     assert result.exit_code == 1
-    assert result.stdout == "1 queued again, 1 not there\n"
+    assert result.stdout == "1 queued again, 1 not found\n"
 
 
 def test_only_unknown_ids_on_stdin_end_with_3(yard: Yard, packhorse: Call):
@@ -279,7 +280,7 @@ def test_jobs_whose_state_does_not_allow_it_are_left_alone_and_counted(yard: Yar
     result = packhorse("retry", dead.id, done.id, "--yes")
 
     assert result.exit_code == 1
-    assert result.stdout == "1 queued again, 1 left alone: completed\n"
+    assert result.stdout == "1 queued again, 1 skipped: completed\n"
 
 
 def test_json_answers_for_each_job(yard: Yard, packhorse: Call):
@@ -333,13 +334,13 @@ def test_a_priority_out_of_range_is_refused(yard: Yard, packhorse: Call, number:
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
     """This happens once the jobs are chosen, before anything is done to them."""
-    goes_on = actions._steer_chosen
+    goes_on = actions._apply
 
     def after(*given: Any) -> int:
         happens()
         return goes_on(*given)
 
-    monkeypatch.setattr(actions, "_steer_chosen", after)
+    monkeypatch.setattr(actions, "_apply", after)
 
 
 @pytest.mark.parametrize("words", [["purge", "mail"], ["delete", "--where", "queue:mail"]])
@@ -355,7 +356,7 @@ def test_what_has_run_meanwhile_is_not_deleted(
     meanwhile(monkeypatch, run_two)
     result = packhorse(*words, "--yes")
 
-    assert (result.exit_code, result.stdout) == (1, "2 deleted, 2 left alone: changed meanwhile\n")
+    assert (result.exit_code, result.stdout) == (1, "2 deleted, 2 skipped: changed meanwhile\n")
     assert (yard.get(paid.id).result, yard.get(lost.id).state) == ('"paid"', State.RUNNING)
     assert yard.storage.get_many([job.id for job in others]) == []
 
@@ -369,7 +370,7 @@ def test_the_only_one_that_fits_is_not_deleted_if_it_has_run_meanwhile(
 
     result = packhorse(*words)
 
-    assert (result.exit_code, result.stdout) == (1, "left alone: changed meanwhile: resize(image_id=7)\n")
+    assert (result.exit_code, result.stdout) == (1, "skipped: changed meanwhile: resize(image_id=7)\n")
     assert yard.get(job.id).state is State.COMPLETED
 
 
@@ -394,7 +395,7 @@ def test_force_deletes_what_it_has_stopped_and_not_what_has_ended_before(
 
     result = packhorse("delete", "--force", "--where", "queue:mail,other", "--yes")
 
-    assert (result.exit_code, result.stdout) == (1, "2 deleted, 1 left alone: changed meanwhile\n")
+    assert (result.exit_code, result.stdout) == (1, "2 deleted, 1 skipped: changed meanwhile\n")
     assert yard.get(done.id).state is State.COMPLETED
     assert yard.storage.get_many([job.id for job in others]) == []
 
@@ -438,7 +439,7 @@ def test_a_pause_that_would_change_another_is_refused_and_says_how(yard: Yard, p
     assert again.exit_code == 1
     assert again.stdout.startswith("mail is paused already by ann until ")
     assert again.stdout.endswith(": no server\n")
-    assert "packhorse resume mail comes first" in again.stderr
+    assert "first packhorse resume mail" in again.stderr
 
 
 def test_a_pause_for_good_takes_the_place_of_one_for_a_while(yard: Yard, packhorse: Call):
@@ -459,7 +460,7 @@ def test_many_jobs_are_moved_to_a_queue_that_is_known(yard: Yard, packhorse: Cal
     yard.add(queue="slow")
     moved = packhorse("move", "slow", "--where", "queue:mail", "--yes")
 
-    assert (refused.exit_code, "packhorse move --new makes it" in refused.stderr) == (3, True)
+    assert (refused.exit_code, "--new creates it" in refused.stderr) == (3, True)
     assert (moved.exit_code, moved.stdout) == (0, "2 moved to slow\n")
     assert "! no running worker serves slow: packhorse work --queues slow" in moved.stderr
     assert [yard.get(job.id).queue for job in jobs] == ["mail", "slow", "slow"]
@@ -514,7 +515,7 @@ def test_who_would_delete_running_jobs_is_told_of_force(yard: Yard, packhorse: C
     result = packhorse("delete", "--where", "state:running")
 
     assert result.exit_code == 2
-    assert "with --force, those that run are aborted first" in result.stderr
+    assert "--force aborts running jobs first" in result.stderr
 
 
 # --- several queues ---------------------------------------------------------------------------------------------------
@@ -548,7 +549,7 @@ def test_a_task_is_paused_by_its_queue_if_it_has_that_to_itself(yard: Yard, pack
     refused = packhorse("pause", "--task", "send_digest")
 
     assert refused.exit_code == 5
-    assert "send_digest is in the queue mail with 1 other task: it cannot be paused alone" in refused.stderr
+    assert "send_digest shares the queue mail with 1 other task and cannot be paused alone" in refused.stderr
     assert "packhorse move send_digest.aside --new --where 'task:send_digest waiting'" in refused.stderr
     assert packhorse("pause", "--task", "send_digets").exit_code == 3
 
@@ -560,7 +561,7 @@ def test_more_than_one_queue_is_not_paused_without_being_sure(yard: Yard, packho
     result = packhorse("pause", "--all")
 
     assert (result.exit_code, paused(yard)) == (5, [])
-    assert "will not pause 2 queues without being sure" in result.stderr
+    assert "will not pause 2 queues without confirmation" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -661,14 +662,14 @@ def test_jobs_that_go_meanwhile_are_counted_and_the_others_copied(
         yard.add(args={"n": number})
     chosen = []
 
-    def choose_and_lose_one(*given: Any) -> Chosen:
-        chosen.append(choose(*given))
+    def choose_and_lose_one(*given: Any) -> JobSelection:
+        chosen.append(select_jobs(*given))
         yard.storage.delete(chosen[0].ids[1:2], by="ann")
         return chosen[0]
 
-    monkeypatch.setattr(actions, "choose", choose_and_lose_one)
+    monkeypatch.setattr(actions, "select_jobs", choose_and_lose_one)
     result = packhorse("copy", "--where", "queued", "--yes")
 
-    assert (result.exit_code, "2 copied, 1 gone" in result.stderr) == (1, True)
+    assert (result.exit_code, "2 copied, 1 not found" in result.stderr) == (1, True)
     assert len(result.stdout.split()) == 2
     assert yard.storage.count(Filter()).number == 4

@@ -32,7 +32,7 @@ def test_a_storage_is_moved_and_the_new_one_is_open(ended: Yard, packhorse: Call
 
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("6 jobs and ")
-    assert f"are in sqlite:///{ended.directory / 'new.db'}, each of them checked" in result.stdout
+    assert f"are in sqlite:///{ended.directory / 'new.db'}, all of them verified" in result.stdout
     assert packhorse("enqueue", "resize", "--url", "sqlite:///new.db").exit_code == 0
     assert packhorse("check").exit_code == 6
     told = packhorse("enqueue", "resize")
@@ -70,7 +70,7 @@ def test_without_a_terminal_it_wants_a_yes(ended: Yard, packhorse: Call) -> None
     result = packhorse("copy-store", ended.url, "sqlite:///new.db")
 
     assert result.exit_code == 5
-    assert "will not move 6 jobs without being sure" in result.stderr
+    assert "will not move 6 jobs without confirmation" in result.stderr
     assert ended.storage.move() is None
 
 
@@ -78,7 +78,7 @@ def test_the_same_storage_is_refused_before_anybody_is_asked(ended: Yard, packho
     result = packhorse("copy-store", ended.url, "sqlite:///packhorse.db")
 
     assert "are the same storage" in result.stderr
-    assert "without being sure" not in result.stderr
+    assert "without confirmation" not in result.stderr
     assert "from: FROM and TO\n" in result.stderr
 
 
@@ -122,13 +122,13 @@ def test_a_move_that_was_broken_off_is_cancelled(
     cancelled = packhorse("copy-store", ended.url, "--cancel")
 
     assert stopped.exit_code == 130
-    assert "is still closed: the same command goes on" in stopped.stderr
+    assert "is still closed: the same command continues" in stopped.stderr
     assert "--cancel` opens this one again" in asked.stdout
     assert "no job is taken. wait for `packhorse copy-store`" in caplog.text
     assert mark is not None
     assert mark.stage is Stage.FROZEN
     assert cancelled.exit_code == 0
-    assert "goes on; empty sqlite:///" in cancelled.stdout
+    assert "is open again; empty sqlite:///" in cancelled.stdout
     ended.add()
     again = packhorse("copy-store", ended.url, "sqlite:///new.db", "--yes")
     assert "has a part of a copy that was cancelled" in again.stderr
@@ -228,8 +228,8 @@ def test_a_full_disk_stops_the_copy_and_nothing_is_lost(
 
     assert broken.exit_code == 4
     assert "no room for new.db" in broken.stderr
-    assert "is still closed: the same command goes on, and packhorse copy-store sqlite:///" in broken.stderr
-    assert "--cancel gives up" in broken.stderr
+    assert "is still closed: the same command continues, and packhorse copy-store sqlite:///" in broken.stderr
+    assert "--cancel opens it again" in broken.stderr
     assert ended_well.exit_code == 0, ended_well.output
 
 

@@ -68,7 +68,7 @@ def test_options_of_a_task_that_is_not_known_yet_are_the_defaults(yard: Yard, pa
 
     assert "1 of 4 (default; its task is not known yet)" in packhorse("job", job.id).stdout
     yard.join()
-    assert "1 of 4 (as its task says)" in packhorse("job", job.id).stdout
+    assert "1 of 4 (from its task)" in packhorse("job", job.id).stdout
 
 
 def test_progress_does_not_crowd_out_what_a_job_says(yard: Yard, packhorse: Call):

@@ -151,7 +151,7 @@ def test_nothing_is_told_in_a_sentence_on_stderr(yard: Yard, packhorse: Call):
 
     none = packhorse("jobs", "dead")
 
-    assert (none.exit_code, none.stdout, none.stderr) == (0, "", "No jobs fit.\n")
+    assert (none.exit_code, none.stdout, none.stderr) == (0, "", "No jobs match.\n")
     assert packhorse("jobs", "dead", "--json").output == ""
 
 
@@ -333,7 +333,7 @@ def test_a_queue_that_is_not_there_is_told_with_the_nearest(yard: Yard, packhors
     result = packhorse("jobs", *words)
 
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == "No jobs fit: there is no queue 'mial'; did you mean 'mail'?\n"
+    assert result.stderr == "No jobs match: there is no queue 'mial'; did you mean 'mail'?\n"
 
 
 def test_json_of_queues_has_what_the_api_has(yard: Yard, packhorse: Call):
@@ -393,7 +393,7 @@ def haystack(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> Yard:
     """A needle below a hundred others, of which one call looks at twenty; and nobody has patience for a second call."""
     monkeypatch.setattr(lists, "AT_A_TIME", 20)
     monkeypatch.setattr(lists, "AT_MOST", 20)
-    monkeypatch.setattr(jobs, "_PATIENCE", 0.0)
+    monkeypatch.setattr(jobs, "_TIMEOUT", 0.0)
     yard.add("rare", {"path": "needle"}, queue="shared")
     yard.storage.enqueue([NewJob(new_id(), "common", "shared", '{"path": "hay"}') for _ in range(100)])
     return yard
@@ -406,15 +406,15 @@ def test_a_table_ends_with_what_was_found_and_says_how_far_it_looked(haystack: Y
 
     assert result.exit_code == 7
     assert [line.split()[0] for line in result.stdout.splitlines()] == ["ID", late.id]
-    assert result.stderr.startswith("Only those enqueued since 2")
-    assert result.stderr.endswith(" were looked at; -n 0 looks at all.\n")
+    assert result.stderr.startswith("Searched only jobs enqueued since 2")
+    assert result.stderr.endswith("; -n 0 searches all.\n")
 
 
 def test_a_search_that_found_nothing_does_not_say_that_there_is_nothing(haystack: Yard, packhorse: Call):
     result = packhorse("jobs", "needle")
 
     assert (result.exit_code, result.stdout) == (7, "")
-    assert result.stderr.startswith("No jobs fit so far. Only those enqueued since 2")
+    assert result.stderr.startswith("No jobs match so far. Searched only jobs enqueued since 2")
 
 
 @pytest.mark.parametrize("words", [("-n", "0"), ("--ids",), ("--json",), ("--ids", "-n", "5")])
@@ -427,7 +427,7 @@ def test_what_programs_read_is_complete(haystack: Yard, packhorse: Call, words: 
 
 
 def test_with_patience_the_needle_is_found(haystack: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(jobs, "_PATIENCE", PATIENCE)
+    monkeypatch.setattr(jobs, "_TIMEOUT", PATIENCE)
 
     result = packhorse("jobs", "needle")
 
@@ -438,7 +438,7 @@ def test_the_longest_runs_say_among_which_they_are(haystack: Yard, packhorse: Ca
     result = packhorse("jobs", "needle", "order:took")
 
     assert result.exit_code == 7
-    assert "Only those enqueued since" in result.stderr
+    assert "Searched only jobs enqueued since" in result.stderr
 
 
 def test_what_has_ended_is_looked_at_by_its_end(haystack: Yard, packhorse: Call):
@@ -448,7 +448,7 @@ def test_what_has_ended_is_looked_at_by_its_end(haystack: Yard, packhorse: Call)
     result = packhorse("jobs", "completed", "nowhere")
 
     assert (result.exit_code, result.stdout) == (7, "")
-    assert "Only those ended since" in result.stderr
+    assert "Searched only jobs ended since" in result.stderr
 
 
 def test_a_full_table_is_no_search(haystack: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
@@ -466,4 +466,4 @@ def test_a_task_is_found_at_once_wherever_it_lies(haystack: Yard, packhorse: Cal
 
     assert packhorse("jobs", "task:own").exit_code == 0
     none = packhorse("jobs", "task:unheard")
-    assert (none.exit_code, none.stderr) == (0, "No jobs fit.\n")
+    assert (none.exit_code, none.stderr) == (0, "No jobs match.\n")

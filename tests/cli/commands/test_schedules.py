@@ -51,7 +51,7 @@ def test_a_late_one_says_so_instead_of_its_next_slot(planned: Yard, packhorse: C
     assert "late by 2d" in packhorse("schedules").stdout.splitlines()[1]
     assert json.loads(packhorse("schedules", "--json").stdout.splitlines()[0])["late_by"] >= 2 * DAY / SECOND
     _, seen = on_terminal(planned, "schedules", width=120)
-    assert "and no foreman saw to it: packhorse doctor" in plain(seen)
+    assert "packhorse doctor" in plain(seen)
 
 
 def test_no_schedules_says_how_to_write_one(yard: Yard, packhorse: Call):
@@ -138,4 +138,4 @@ def test_mistakes_are_told(planned: Yard, packhorse: Call, words: tuple[str, ...
 def test_more_slots_than_anybody_reads_are_refused(planned: Yard, packhorse: Call):
     result = packhorse("schedule", "next", "nightly", "-n", "999999999")
 
-    assert (result.exit_code, "10,000 is the most" in result.stderr) == (2, True)
+    assert (result.exit_code, "10,000 is the maximum" in result.stderr) == (2, True)

@@ -380,7 +380,7 @@ def test_a_hangup_reloads_the_settings_and_a_wrong_one_changes_nothing(tmp_path:
         until(lambda: slots() == [5, 5], "the fresh workers have as many slots as are set by now")
         settings.write_text("[tool.packhorse]\nconcurrency = 'many'\n")
         work.process.send_signal(signal.SIGHUP)
-        work.until_told("the settings stay as they were")
+        work.until_told("the settings are unchanged")
 
     assert work.end() == 0
     assert "from 2 to 3 workers with 5 slots each" in work.told()
@@ -441,7 +441,7 @@ def test_a_foreman_that_is_asked_for_more_says_how_many_running_jobs_it_has_chec
         for _ in range(5):
             app.enqueue("wait", known=False)
 
-        work.until_told("checked 1 workers with 5 running jobs")
+        work.until_told("1 workers with 5 running jobs")
 
 
 def test_without_any_worker_a_job_can_be_enqueued_by_name_and_brings_one(tmp_path: Path, start: Start):

@@ -104,7 +104,7 @@ def test_who_is_gone_is_told_with_what_it_held_and_no_longer_listed(yard: Yard, 
     assert "No worker is running." in result.stderr
     assert "the foreman ox:8 and its worker fell silent 20" in result.stderr
     assert "and held 1 job\n" in result.stderr
-    assert "No foreman is there to take their jobs back. Start one: packhorse work" in result.stderr
+    assert "No foreman is running to take their jobs back. Start one: packhorse work" in result.stderr
     assert lines(packhorse("workers", "--json").stdout) == []
     assert [(each["id"], each["is_alive"], each["holds"]) for each in gone] == [("f9", False, 0), ("w9", False, 1)]
     assert "the foreman ox:8 and its worker fell silent" in packhorse("status").stdout
@@ -157,7 +157,7 @@ def test_who_beats_again_is_listed_again(yard: Yard, packhorse: Call):
     yard.storage.heartbeat({"frozen": {}})
 
     assert [worker["id"] for worker in lines(packhorse("workers", "--json").stdout)] == ["frozen"]
-    assert "Nobody is gone" in packhorse("workers", "--gone").stderr
+    assert "No process is gone" in packhorse("workers", "--gone").stderr
 
 
 def test_many_workers_are_told_in_two_reads(yard: Yard, packhorse: Call):
@@ -210,7 +210,7 @@ def test_a_foreman_is_named_by_its_id_its_pid_or_its_place(yard: Yard, packhorse
     result = packhorse("restart", name, "--wait", "0s")
 
     assert result.exit_code == 7
-    assert "was asked, and has not answered" in result.stdout
+    assert "has not answered" in result.stdout
     assert orders(yard) == [ForemanOrder(ForemanAction.RESTART)]
 
 
@@ -261,7 +261,7 @@ def test_all_are_asked_about_when_they_are_several(yard: Yard, packhorse: Call):
 
     refused = packhorse("restart", "--all")
     assert refused.exit_code == 5
-    assert "will not restart 2 of them without being sure" in refused.stderr
+    assert "will not restart 2 of them without confirmation" in refused.stderr
     assert orders(yard) == []
 
     with following_orders(yard, FOREMAN, SECOND_FOREMAN):
@@ -363,9 +363,9 @@ def test_sizes_that_are_none(size: str):
         (("stop",), 2, "name the foremen or workers, or say --all"),
         (("stop", "nobody"), 3, "to stop a job: packhorse abort"),
         (("stop", "--all", "11"), 2, "not both"),
-        (("quiet", "019a0000"), 2, "may be 2 of them"),
+        (("quiet", "019a0000"), 2, "matches 2 of them"),
         (("scale", "4", "12"), 2, "is a worker"),
-        (("scale", "many", "--all"), 2, "is no number of workers"),
+        (("scale", "many", "--all"), 2, "is not a number of workers"),
         (("scale", "--all"), 2, "say how many workers, or --slots"),
         (("scale", "1", "--all", "--slots", "0"), 2, "a worker cannot have 0 slots"),
         (("scale", "1", "--all", "--slots", "1025"), 2, "a worker cannot have 1,025 slots"),
@@ -392,7 +392,7 @@ def test_whoever_is_silent_would_not_hear_it(yard: Yard, packhorse: Call, monkey
     result = packhorse("stop", "11")
 
     assert result.exit_code == 1
-    assert "is silent for" in result.stderr
+    assert "has been silent for" in result.stderr
 
 
 def test_nobody_is_there(yard: Yard, packhorse: Call):
@@ -480,4 +480,4 @@ def test_a_foreman_without_workers_has_nothing_to_tell(yard: Yard, packhorse: Ca
     result = packhorse("stacks", FOREMAN, "--wait", "0s")
 
     assert result.exit_code == 0
-    assert "the foreman mule:11 has no workers just now" in result.stderr
+    assert "the foreman mule:11 has no workers" in result.stderr
