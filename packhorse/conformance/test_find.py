@@ -27,10 +27,25 @@ from packhorse.conformance.builders import (
 )
 from packhorse.core.clock import HOUR, SECOND, ManualClock
 from packhorse.core.errors import BadValue
-from packhorse.core.job import COMPLETED, FINAL, HELD, QUEUED, RETRYING, RUNNING, SCHEDULED, WAITING, State
+from packhorse.core.job import (
+    COMPLETED,
+    FINAL,
+    HELD,
+    QUEUED,
+    RETRYING,
+    RUNNING,
+    SCHEDULED,
+    WAITING,
+    State,
+)
 from packhorse.core.outcome import Completed, Failed, Failure, Outcome
 from packhorse.storage.contract import BATCH, Storage
-from packhorse.storage.records import Argument, Count, Filter, TaskInfo
+from packhorse.storage.records import (
+    Argument,
+    Count,
+    Filter,
+    TaskInfo,
+)
 
 PAPER_JAM = Failure("PrintError", "paper jam in tray 2", place="print.py:7")
 
@@ -192,7 +207,7 @@ def test_jobs_are_found_by_how_long_they_ran(storage: Storage, clock: ManualCloc
         where = Filter(min_took=least, max_took=most, asked_at=now)
         assert sorted(ids(find_all(storage, where))) == found.split()
         assert storage.count(where) == Count(len(found.split()))
-    assert sorted(ids(find_all(storage, Filter(min_took=0)))) == ["failed", "short"], "nobody says until when it runs"
+    assert sorted(ids(find_all(storage, Filter(min_took=0)))) == ["failed", "short"], "its end is unknown"
 
 
 def test_a_job_is_found_by_how_long_its_worker_says_that_it_ran(storage: Storage, clock: ManualClock) -> None:
@@ -702,3 +717,20 @@ def test_jobs_of_one_cause_are_listed_in_the_order_of_their_states_page_by_page(
         wanted = [job for job in find_all(storage, Filter(states=states)) if job.cause == cause]
         assert len(wanted) in (3, 5)
         assert find_all(storage, Filter(states=states, cause=cause), limit=2) == wanted
+
+
+def test_a_list_that_is_being_paged_does_not_miss_jobs_after_the_newest_was_deleted(storage: Storage) -> None:
+    first = [add(storage) for _ in range(3)]
+    storage.delete([first[-1].id])
+    later = add(storage)
+
+    assert later.seq > first[-1].seq
+
+
+def test_a_page_of_nothing_still_leads_on(storage: Storage) -> None:
+    jobs = [add(storage) for _ in range(3)]
+
+    page = storage.find(Filter(states=frozenset({QUEUED})), limit=1)
+
+    assert ids(page.jobs) == [jobs[0].id]
+    assert page.next is not None

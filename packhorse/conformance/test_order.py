@@ -6,8 +6,10 @@ import pytest
 
 from packhorse.conformance.builders import (
     FAILURE,
+    WORKER,
     add,
     finish,
+    ids,
     join,
     new_job,
     new_jobs,
@@ -18,7 +20,11 @@ from packhorse.conformance.builders import (
 )
 from packhorse.core.clock import HOUR, SECOND, ManualClock
 from packhorse.core.errors import BadValue
-from packhorse.core.job import RANK_FORCED, RANK_HALTED, RANK_RECOVERED
+from packhorse.core.job import (
+    RANK_FORCED,
+    RANK_HALTED,
+    RANK_RECOVERED,
+)
 from packhorse.core.outcome import Completed, Failed
 from packhorse.storage.contract import BATCH, Storage
 from packhorse.storage.records import TaskInfo
@@ -291,3 +297,15 @@ def test_the_order_of_queues_is_one_for_the_whole_storage(storage: Storage) -> N
     assert seen == ["turns", "created", "created", "turns"]
     with pytest.raises(BadValue):
         storage.announce([], order="by chance")
+
+
+def test_all_queues_of_a_rank_come_before_the_next_rank_also_with_very_many(storage: Storage) -> None:
+    queues = {f"q{number:03}": 1 for number in range(150)}
+    storage.enqueue([new_job(queue=queue, priority=10) for queue in queues])
+    storage.enqueue([new_job("low", queue="q000", priority=1)])
+    join(storage)
+
+    taken = storage.reserve(WORKER, queues, 120)
+
+    assert len(taken) == 120
+    assert "low" not in ids(taken)

@@ -12,19 +12,26 @@ from packhorse.conformance.builders import (
     in_every_state,
     in_state,
     kinds,
+    new_job,
     new_jobs,
     recount,
     stored,
     take,
     tallies,
+    unique,
 )
-from packhorse.core.clock import SECOND, ManualClock
+from packhorse.core.clock import HOUR, SECOND, ManualClock
 from packhorse.core.errors import ClientNotFound
 from packhorse.core.event import Kind, Subject
-from packhorse.core.job import COMPLETED, FINAL, UNFINISHED, State
+from packhorse.core.job import (
+    COMPLETED,
+    FINAL,
+    UNFINISHED,
+    State,
+)
 from packhorse.core.outcome import Completed
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import MOST_MISSED, ClientInfo, EventFilter, Retention
+from packhorse.storage.records import MOST_MISSED, ClientInfo, EventFilter, Placement, Retention
 
 
 @pytest.fixture
@@ -111,11 +118,11 @@ def test_who_subscribes_is_told_how_many_jobs_exist(served: Storage) -> None:
     jobs = in_every_state(served)
     wanted = [job.id for job in jobs.values()]
 
-    numbers = [served.subscribe("carl", [*wanted, "nobody"]), served.subscribe("carl", wanted)]
+    numbers = [served.subscribe("carl", [*wanted, "unknown"]), served.subscribe("carl", wanted)]
 
     assert numbers == [len(State), len(State)]
     assert {tuple(served.subscribers(job_id)) for job_id in wanted} == {("carl",)}
-    assert served.subscribers("nobody") == []
+    assert served.subscribers("unknown") == []
 
 
 def test_an_enqueued_job_may_bring_its_subscriber(served: Storage) -> None:
@@ -207,7 +214,7 @@ def test_an_unfinished_job_cannot_be_acknowledged(served: Storage) -> None:
 def test_only_ones_own_outcomes_can_be_acknowledged(served: Storage) -> None:
     job = in_state(served, COMPLETED, subscriber="carl")
 
-    assert served.acknowledge("dora", [job.id, "nobody"]) == 0
+    assert served.acknowledge("dora", [job.id, "unknown"]) == 0
     assert served.subscribers(job.id) == ["carl"]
 
 
@@ -218,3 +225,25 @@ def test_an_acknowledgement_whose_answer_was_lost_can_be_sent_again(served: Stor
 
     assert numbers == [3, 0]
     assert all(kinds(served, job.id).count(Kind.HANDLED) == 1 for job in jobs)
+
+
+def test_acknowledging_does_not_free_a_key_whose_period_runs(storage: Storage) -> None:
+    storage.join_client(ClientInfo("ann"))
+    job = in_state(storage, COMPLETED, unique=unique(period=HOUR), subscriber="ann")
+
+    storage.acknowledge("ann", [job.id])
+
+    (answer,) = storage.enqueue([new_job(unique=unique(period=HOUR))])
+    assert (answer.job_id, answer.placement) == (job.id, Placement.KEPT)
+
+
+def test_a_client_that_calls_is_alive(storage: Storage, clock: ManualClock) -> None:
+    storage.join_client(ClientInfo("ann"))
+    job = add(storage)
+    for _ in range(5):
+        clock.turn("20m")
+        storage.subscribe("ann", [job.id])
+
+    storage.prune(Retention(clients=HOUR))
+
+    assert [client.id for client in storage.clients()] == ["ann"]

@@ -23,7 +23,7 @@ from packhorse.conformance.builders import (
     take,
     unique,
 )
-from packhorse.conformance.estate import as_left, assert_same, everything, furnish
+from packhorse.conformance.sample_data import as_closed, assert_same, fill, read_everything
 from packhorse.core.clock import SECOND, ManualClock
 from packhorse.core.errors import CopyRefused, NotUnique, StorageClosed
 from packhorse.core.event import Kind
@@ -65,21 +65,21 @@ def marked(storage: Storage, stage: Stage) -> Move:
 
 
 def test_a_storage_in_memory_has_all_that_was_here(storage: Storage, clock: ManualClock) -> None:
-    furnish(storage, clock)
-    before = everything(storage)
+    fill(storage, clock)
+    before = read_everything(storage)
     there = open_storage("memory://", now=clock)
 
     move_to(storage, there)
 
-    assert_same(everything(there), before)
-    assert_same(everything(storage), as_left(before))
+    assert_same(read_everything(there), before)
+    assert_same(read_everything(storage), as_closed(before))
 
 
 @pytest.fixture
 def heir(storage: Storage, clock: ManualClock) -> Storage:
     """A storage that was filled from one in memory, and has it all now."""
     source = open_storage("memory://", now=clock)
-    furnish(source, clock)
+    fill(source, clock)
     move_to(source, storage)
     return storage
 
@@ -94,8 +94,8 @@ def test_jobs_are_reserved_in_their_order_after_a_move(heir: Storage) -> None:
 
 def test_new_jobs_events_and_lines_come_behind_those_that_were_moved(heir: Storage) -> None:
     newest = heir.events(EventFilter(), limit=1, newest_first=True)[0].id
-    last = max(job.seq for job in everything(heir)["jobs"])
-    lines = max(line.id for log in everything(heir)["logs"].values() for line in log)
+    last = max(job.seq for job in read_everything(heir)["jobs"])
+    lines = max(line.id for log in read_everything(heir)["logs"].values() for line in log)
 
     job = run(heir, add(heir, queue="new"))
     heir.append_log(job.token, [LogLine("new")])
@@ -300,7 +300,7 @@ def test_nothing_changes_in_a_storage_that_is_copied(storage: Storage, stage: St
     storage.pause("stopped")
     storage.put_schedules([ScheduleInfo("nightly", "send", "* * * * *", next_at=1)])
     clock.turn(5 * 3600)
-    before = as_left(everything(storage))
+    before = as_closed(read_everything(storage))
     marked(storage, stage)
 
     for call in operations(job.id, done.token).values():
@@ -312,7 +312,7 @@ def test_nothing_changes_in_a_storage_that_is_copied(storage: Storage, stage: St
 
     assert told == {name: answer for name, (_, answer) in QUIET.items()}
     assert storage.next_due() is None
-    assert_same(everything(storage), before)
+    assert_same(read_everything(storage), before)
 
 
 # --- loading ----------------------------------------------------------------------------------------------------------
@@ -334,7 +334,7 @@ def test_a_page_is_loaded_once(storage: Storage, neighbour: Storage, clock: Manu
 
 
 def test_every_section_is_dumped_in_pages_of_any_size(storage: Storage, clock: ManualClock) -> None:
-    furnish(storage, clock)
+    fill(storage, clock)
 
     for section in Section:
         whole = dumped(storage, section, limit=1_000)
@@ -440,8 +440,8 @@ def test_a_copy_that_is_broken_off_after_any_page_goes_on(
 ) -> None:
     monkeypatch.setattr("packhorse.storage.copy_store.BATCH", 20)
     source = open_storage("memory://", now=clock)
-    furnish(source, clock)
-    before, tries, counts = everything(source), 0, dict[str, int]()
+    fill(source, clock)
+    before, tries, counts = read_everything(source), 0, dict[str, int]()
 
     while not counts:
         breaking: Any = Breaking(storage, loads=3)
@@ -454,13 +454,13 @@ def test_a_copy_that_is_broken_off_after_any_page_goes_on(
 
     assert tries > 5
     assert counts["jobs"] == len(before["jobs"])
-    assert_same(everything(storage), before)
+    assert_same(read_everything(storage), before)
     assert storage.move() is None
     assert source.move().stage is Stage.MOVED  # type: ignore[union-attr]
 
 
 def test_a_copy_is_cancelled_and_its_storage_goes_on(storage: Storage, clock: ManualClock) -> None:
-    furnish(storage, clock)
+    fill(storage, clock)
     target = open_storage("memory://", now=clock)
     with pytest.raises(Broken):
         move_to(storage, Breaking(target, loads=2))  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from packhorse.conformance.builders import add, find_all, in_state, join, stored
-from packhorse.conformance.estate import everything, furnish
+from packhorse.conformance.sample_data import fill, read_everything
 from packhorse.core.clock import SECOND, ManualClock
 from packhorse.core.job import COMPLETED, HELD, QUEUED, RETRYING, RUNNING, SCHEDULED, Job, State
 from packhorse.core.outcome import Completed, Verdict
@@ -88,7 +88,7 @@ def vandal(storage: Storage) -> Vandal:
 
 def look_at_all(storage: Storage) -> None:
     """All that is ever read, and shown."""
-    seen = everything(storage)
+    seen = read_everything(storage)
     told = [
         *map(job_fields, seen["jobs"]),
         *map(event_fields, seen["events"]),
@@ -282,7 +282,7 @@ HASHES = ["workers", "reports", "clients", "schedules", "tasks", "queues"]
 
 
 def furnish_for_vandals(storage: Storage, clock: ManualClock) -> None:
-    furnish(storage, clock)
+    fill(storage, clock)
     join(storage)
     join(storage, "bob")
     storage.join_client(ClientInfo("carl", "the shop", {"pid": 7}))

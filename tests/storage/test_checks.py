@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from packhorse import Packhorse
 from packhorse.conformance.builders import FAILURE, add, join, new_job, run, stored, unique
-from packhorse.conformance.estate import everything
+from packhorse.conformance.sample_data import read_everything
 from packhorse.core.clock import END, LATEST, LONGEST, SECOND
 from packhorse.core.errors import BadValue, PackhorseError
 from packhorse.core.event import ForemanAction, ForemanOrder, Kind, Subject, kind_of
@@ -141,7 +141,7 @@ def spoiled(value: Any, kind: Any = None, name: str = "") -> Iterator[tuple[str,
 
 def is_shown(storage: Storage) -> bool:
     """Can all that is stored be read, and shown as JSON?"""
-    seen = everything(storage)
+    seen = read_everything(storage)
     told = [
         *map(job_fields, seen["jobs"]),
         *map(event_fields, seen["events"]),
@@ -177,7 +177,7 @@ def test_a_wrong_value_in_any_part_of_a_call_is_refused_and_nothing_is_stored(st
     join(storage)
     storage.join_client(ClientInfo("none"))
     call = CALLS[name]
-    before = everything(storage)
+    before = read_everything(storage)
 
     for parameter, value in call.items():
         for part, wrong in spoiled(value, name=parameter):
@@ -185,7 +185,7 @@ def test_a_wrong_value_in_any_part_of_a_call_is_refused_and_nothing_is_stored(st
                 getattr(storage, name)(**{**call, parameter: wrong})
             assert refused.value.what.startswith(f"{name}: {parameter}"), (part, wrong)
 
-    assert everything(storage) == before
+    assert read_everything(storage) == before
     getattr(storage, name)(**call)
     add(storage)
     assert is_shown(storage)

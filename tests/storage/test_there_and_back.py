@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from packhorse.cli.commands.fakedata import Shop
-from packhorse.conformance.estate import as_left, assert_same, everything, furnish
+from packhorse.conformance.sample_data import as_closed, assert_same, fill, read_everything
 from packhorse.core.clock import MINUTE, SECOND, ManualClock
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
@@ -59,12 +59,12 @@ def test_a_storage_copied_there_and_back_is_as_it_was(
         fresh(kind, swift_path / "back", clock) as back,
     ):
         keep_shop(here, clock)
-        furnish(here, clock)
-        before = everything(here)
+        fill(here, clock)
+        before = read_everything(here)
 
         copy_storage(End(here, "here"), End(there, "there"), patience=0)
-        assert_same(everything(there), before)
+        assert_same(read_everything(there), before)
         copy_storage(End(there, "there"), End(back, "back"), patience=0)
 
-        assert_same(everything(back), before)
-        assert_same(everything(here), as_left(before))
+        assert_same(read_everything(back), before)
+        assert_same(read_everything(here), as_closed(before))

@@ -12,11 +12,11 @@ from packhorse.cli.context import CommandContext
 from packhorse.cli.errors import CommandError, ExitCode, masked
 from packhorse.cli.options import command
 from packhorse.cli.output import ProgressLine, escape, escape_lines, paint, say
-from packhorse.conformance.subject import subject_of
+from packhorse.conformance.target import target_of
 from packhorse.core.clock import ManualClock
 
 if TYPE_CHECKING:
-    from packhorse.conformance.running import Broken, Result
+    from packhorse.conformance.runner import FailedCheck, Result
 
 _SHOWN_LINES = 12
 """Of what a failed check says; all of it with -v."""
@@ -36,18 +36,18 @@ def storage_check(context: CommandContext, storage: str, only: str) -> int:
     with 0 if it passes every check, with 1 if not, and with 2 if there is nothing to check or it is not empty: what
     has anything in it is left alone. -v shows whole tracebacks."""
     try:
-        from packhorse.conformance.running import run_suite
+        from packhorse.conformance.runner import run_suite
     except ModuleNotFoundError as error:
         if error.name != "pytest":
             raise
         hint = "pip install 'packhorse[storage-check]'"
         raise CommandError("the checks need pytest, which is not installed", ExitCode.USAGE, hint=hint) from error
 
-    subject = subject_of(storage)
-    subject.try_out(ManualClock())
+    target = target_of(storage)
+    target.try_out(ManualClock())
     watch = _Watch(quiet=context.quiet or context.as_json)
     try:
-        result = run_suite(subject, only=only, tell=watch)
+        result = run_suite(target, only=only, tell=watch)
     except KeyboardInterrupt:
         watch.line.clear()
         say(f"interrupted while it was checked that {watch.check}", err=True)
@@ -55,11 +55,11 @@ def storage_check(context: CommandContext, storage: str, only: str) -> int:
     watch.line.clear()
     if context.as_json:
         failed = [{"check": one.check, "place": one.place, "why": one.why} for one in result.broken]
-        context.print_json({"storage": subject.name, "passed": result.passed, "failed": failed})
+        context.print_json({"storage": target.name, "passed": result.passed, "failed": failed})
     else:
         for broken in result.broken:
             _show(broken, whole=context.verbose > 0)
-        _sum_up(subject.name, result)
+        _sum_up(target.name, result)
     return ExitCode.UNSUCCESSFUL if result.broken else ExitCode.OK
 
 
@@ -75,7 +75,7 @@ class _Watch:
         self.line.update(100 * done // total, check)
 
 
-def _show(broken: Broken, *, whole: bool) -> None:
+def _show(broken: FailedCheck, *, whole: bool) -> None:
     say(f"{paint('failed', 'red')}  {escape(broken.check)}")
     why = broken.why.splitlines()
     cut = [*why[:_SHOWN_LINES], *(["… (-v shows all)"] if len(why) > _SHOWN_LINES else [])]

@@ -70,7 +70,7 @@ def test_a_storage_that_breaks_the_contract_is_told_how(here: Path):
 
     assert ran.returncode == 1
     assert ran.stdout.startswith("failed  the first of two outcomes in one batch counts\n")
-    assert "test_working.py:" in ran.stdout
+    assert "test_attempts.py:" in ran.stdout
     assert "<Verdict.REPEATED: 'repeated'>" in ran.stdout
     assert ran.stdout.endswith("lossy:Lossy fails 1 of 1 checks.\n")
 
@@ -84,7 +84,7 @@ def test_what_failed_is_told_to_programs(here: Path):
     assert (ran.returncode, told["storage"], told["passed"]) == (1, "lossy:Lossy", 0)
     (failed,) = told["failed"]
     assert failed["check"] == "the first of two outcomes in one batch counts"
-    assert failed["place"].startswith(str(ROOT / "packhorse" / "conformance" / "test_working.py"))
+    assert failed["place"].startswith(str(ROOT / "packhorse" / "conformance" / "test_attempts.py"))
     assert "AssertionError" in failed["why"]
 
 
@@ -103,7 +103,7 @@ def test_what_is_no_storage_is_refused(packhorse: Call):
 
 
 def test_without_pytest_it_is_said_what_to_install(packhorse: Call, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delitem(sys.modules, "packhorse.conformance.running", raising=False)
+    monkeypatch.delitem(sys.modules, "packhorse.conformance.runner", raising=False)
     monkeypatch.setitem(sys.modules, "pytest", None)
 
     result = packhorse("storage-check", "memory://")
@@ -124,7 +124,7 @@ def test_a_storage_that_is_not_empty_is_refused(packhorse: Call, here: Path, mon
     assert "shop_storage:address is not empty: it has 1 job, 1 queue, 1 task and events; nothing was changed" in (
         result.stderr
     )
-    assert "every check wants a new and empty storage" in result.stderr
+    assert "every check needs a new and empty storage" in result.stderr
     assert [job.id for job in storage.find(Filter()).jobs] == ["mine"]
     storage.close()
 

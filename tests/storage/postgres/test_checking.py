@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from packhorse.conformance.builders import add
-from packhorse.conformance.subject import subject_of
+from packhorse.conformance.target import target_of
 from packhorse.core.clock import ManualClock
 from packhorse.core.errors import BadValue
 from packhorse.storage.postgres import Postgres
@@ -13,13 +13,13 @@ from packhorse.storage.records import Filter
 
 
 def test_braces_that_choose_no_schema_are_found_out(url: str, storage: Postgres):
-    subject = subject_of(f"{url}&application_name={{}}")
+    target = target_of(f"{url}&application_name={{}}")
 
     with pytest.raises(BadValue, match="gives the same storage again"):
-        subject.try_out(ManualClock())
+        target.try_out(ManualClock())
     assert storage.count(Filter()).number == 0
 
     job = add(storage)
     with pytest.raises(BadValue, match="is not empty: it has 1 job, 2 queues, 2 tasks and events; nothing was changed"):
-        subject.try_out(ManualClock())
+        target.try_out(ManualClock())
     assert storage.get(job.id) == job

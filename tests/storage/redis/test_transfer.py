@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from packhorse.conformance.builders import new_job
-from packhorse.conformance.estate import everything, furnish
+from packhorse.conformance.sample_data import fill, read_everything
 from packhorse.core.clock import DAY, ManualClock
 from packhorse.core.errors import StorageFull
 from packhorse.core.job import NewJob
@@ -28,7 +28,7 @@ FOR_LONG = Retention(*[1_000 * DAY] * 5)
 def test_every_key_agrees_after_a_move_and_after_all_is_pruned() -> None:
     clock = ManualClock()
     source = open_storage("memory://", now=clock)
-    furnish(source, clock)
+    fill(source, clock)
     storage = Redis.from_url(fresh_url(), now=clock)
     copy_storage(End(source, "there"), End(storage, "here"), patience=0)
 
@@ -46,7 +46,7 @@ def test_every_key_agrees_after_a_move_and_after_all_is_pruned() -> None:
 def test_a_gap_in_the_numbers_of_events_does_not_keep_the_older_ones_alive() -> None:
     clock = ManualClock()
     source = open_storage("memory://", now=clock)
-    furnish(source, clock)
+    fill(source, clock)
     events = source._tables.events  # type: ignore[attr-defined]
     for number in [number for number in events if number % 7 == 0 or 40 < number < 60]:
         del events[number]
@@ -67,7 +67,7 @@ def test_events_whose_ids_have_gaps_are_counted_one_by_one() -> None:
     """As they come from PostgreSQL, whose numbers rise by a thousand."""
     clock = ManualClock()
     source = open_storage("memory://", now=clock)
-    furnish(source, clock)
+    fill(source, clock)
     tables = source._tables  # type: ignore[attr-defined]
     tables.events = {1_000 * number: replace(event, id=1_000 * number) for number, event in tables.events.items()}
     found = source.events(EventFilter(), limit=10_000)
@@ -99,8 +99,8 @@ def test_events_whose_ids_have_gaps_are_counted_one_by_one() -> None:
 def test_a_full_server_stops_the_copy_and_it_continues_when_there_is_room(own_server: RedisServer) -> None:
     clock = ManualClock()
     source = open_storage("memory://", now=clock)
-    furnish(source, clock)
-    before = everything(source)
+    fill(source, clock)
+    before = read_everything(source)
     storage = Redis.from_url(f"{own_server.url}?patience=100ms", now=clock)
     storage.tallies()
     own_server.command("CONFIG", "SET", "maxmemory", str(int(own_server.info("used_memory")) + 150_000))
@@ -110,7 +110,7 @@ def test_a_full_server_stops_the_copy_and_it_continues_when_there_is_room(own_se
     own_server.command("CONFIG", "SET", "maxmemory", "0")
     copy_storage(End(source, "there"), End(storage, "here"), patience=0)
 
-    assert everything(storage) == before
+    assert read_everything(storage) == before
     audit(storage)
     storage.close()
 

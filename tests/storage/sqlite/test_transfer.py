@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from packhorse.conformance.builders import new_jobs
-from packhorse.conformance.estate import everything, furnish
+from packhorse.conformance.sample_data import fill, read_everything
 from packhorse.core.clock import ManualClock
 from packhorse.core.errors import StorageFull
 from packhorse.storage import open_storage
@@ -27,9 +27,9 @@ def room_for(storage: SQLite, pages: int) -> None:
 def test_a_full_disk_stops_the_copy_and_it_goes_on_when_there_is_room(pages: int, tmp_path: Path) -> None:
     clock = ManualClock()
     source, target = open_storage("memory://", now=clock), SQLite(tmp_path / "new.db", now=clock)
-    furnish(source, clock)
+    fill(source, clock)
     source.enqueue(new_jobs(200, args='{"text":"' + "long " * 1_000 + '"}'))
-    before = everything(source)
+    before = read_everything(source)
     room_for(target, pages)
 
     with pytest.raises(StorageFull):
@@ -37,5 +37,5 @@ def test_a_full_disk_stops_the_copy_and_it_goes_on_when_there_is_room(pages: int
     room_for(target, 1_000_000)
     copy_storage(End(source, "there"), End(target, "here"), patience=0)
 
-    assert everything(target) == before
+    assert read_everything(target) == before
     target.close()
