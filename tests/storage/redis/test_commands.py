@@ -1,5 +1,5 @@
-"""The commands that the storage sends: none walks over all keys, none is without an end, none leaves its slot. Other users
-of a shared server must not suffer."""
+"""The commands that the storage sends: none walks over all keys, none is without an end, none leaves its slot. Other
+users of the server must not suffer."""
 
 from __future__ import annotations
 
