@@ -453,7 +453,7 @@ def test_a_stale_outcome_harms_none_of_the_others(storage: Storage) -> None:
         [
             Completed(good.token),
             Completed(replace(bad.token, fence=99)),
-            Completed(Token("nobody", WORKER, 1)),
+            Completed(Token("unknown", WORKER, 1)),
             Failed(other.token, FAILURE),
         ]
     )
@@ -746,7 +746,7 @@ def test_appending_no_lines_changes_nothing(storage: Storage) -> None:
 def test_a_line_has_the_time_at_which_it_was_said_and_the_attempt_that_its_worker_names(
     storage: Storage, clock: ManualClock
 ) -> None:
-    job = in_state(storage, RESERVED)  # a quick one: that it has begun is told with its end
+    job = in_state(storage, RESERVED)  # a short one: its start is stored with its end
 
     storage.append_log(job.token, [LogLine("a", attempt=1, ago=2 * SECOND), LogLine("b", ago=SECOND), LogLine("c")])
     finish(storage, Failed(job.token, FAILURE, retry_in=0))
@@ -785,7 +785,7 @@ def test_a_very_long_line_is_cut(storage: Storage) -> None:
     assert [len(line.message) for line in storage.log_lines(token.job_id)] == [10_000]
 
 
-# --- many at once ---------------------------------------------------------------------------------------------------
+# --- many threads ---------------------------------------------------------------------------------------------------
 
 
 def test_eight_threads_share_two_thousand_jobs_and_finish_each_once(storage: Storage, neighbour: Storage) -> None:

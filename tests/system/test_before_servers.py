@@ -47,7 +47,9 @@ def deployment(tmp_path: Path, server: Server) -> Iterator[Deployment]:
         yield deployment
 
 
-@pytest.mark.parametrize("words", [[], ["--queues", "nap,else.*"]], ids=["all", "queues"])
+@pytest.mark.parametrize(
+    "words", [[], pytest.param(["--queues", "nap,else.*"], marks=pytest.mark.long)], ids=["all", "queues"]
+)
 def test_a_foreman_that_is_started_before_its_server_waits_for_it(
     deployment: Deployment, server: Server, words: list[str]
 ) -> None:

@@ -59,7 +59,7 @@ class ConnectionCutter:
 def cutter(monkeypatch: pytest.MonkeyPatch) -> ConnectionCutter:
     cutter = ConnectionCutter()
     for database in (mysql_database, postgres_database):
-        monkeypatch.setattr(database, "MADE_AGAIN", frozenset())
+        monkeypatch.setattr(database, "REPEATED_CALLS", frozenset())
     for owner, name, cut in (
         *((PostgresConnection, name, _cut_postgres) for name in ("execute", "executemany", "begin")),
         (MySQLConnection, "_send", _cut_mysql),
