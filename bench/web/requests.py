@@ -106,7 +106,7 @@ def paths(ask_json: Callable[[str], Any]) -> Iterator[str]:
     yield from (f"{API}/queues/mail", f"{API}/schedules/plan-1/ticks", f"{API}/audit?by=zoe")
     cause = ask_json(f"{API}/failures")["items"][0]["cause"]
     yield from (f"/failures/{cause}", f"/jobs?cause={cause}", f"{API}/jobs?cause={cause}&count=true")
-    yield from (f"{API}/failures/{cause}/telltales", f"{API}/failures?task=task_00", "/queues/backlog/purge")
+    yield from (f"{API}/failures?task=task_00", "/queues/backlog/purge")
     yield from (f"{API}/series?queue=mail", f"{API}/series?task=task_03&span=90d")
     for words in ("", "&state=completed", "&state=dead", "&state=queued", "&state=scheduled"):
         yield f"/jobs?cursor={ask_json(f'{API}/jobs?limit=50{words}')['next']}{words}"

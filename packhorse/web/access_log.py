@@ -18,8 +18,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from packhorse.core.errors import StorageError
 from packhorse.monitor.text import shorten
-from packhorse.web.safe_text import safe
 from packhorse.web.security.redaction import MASK, Names, Redaction, without_secrets
+from packhorse.web.text import safe
 
 log = logging.getLogger("packhorse.web.access")
 

@@ -1,12 +1,14 @@
-"""The application: one ASGI app with the API, the pages, the stream and the probes, behind the gate.
+"""The server that runs the application, which may be another program's: is it told to stop?
 
-`packhorse web` serves it; it may also be mounted into another ASGI app, under any prefix:
-
->>> Mount("/jobs", make_application(app, access))
+`packhorse web` ends its streams itself. Mounted into another program, nobody tells us: uvicorn sends the end of the
+lifespan only when all connections are closed, and a stream never closes by itself. So while a request lasts long, it
+asks here. uvicorn tells each open connection not to stay, and whoever handles its signals knows that they came.
 """
 
 from __future__ import annotations
 
+import signal
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -25,18 +27,48 @@ from packhorse.web.access_log import AccessLog
 from packhorse.web.api import ENDPOINTS
 from packhorse.web.api.endpoint import Endpoint, in_time
 from packhorse.web.api.health import Probes
-from packhorse.web.api.metrics import CONTENT_TYPE, metrics_text
 from packhorse.web.api.openapi import document
 from packhorse.web.api.problem import problem_of, problem_response
-from packhorse.web.api.stream import stream
-from packhorse.web.api.work import BODY_LIMIT, Work
-from packhorse.web.host import Serving
-from packhorse.web.pages.serving import page_routes, refuse_page, wants_page
-from packhorse.web.sampler import Sampler
+from packhorse.web.api.stats import CONTENT_TYPE, metrics_text
+from packhorse.web.api.storage_rpc import BODY_LIMIT, StorageRpc
+from packhorse.web.api.stream import Sampler, stream
+from packhorse.web.context import WebContext
+from packhorse.web.pages.routes import page_routes, refuse_page, wants_page
 from packhorse.web.security.access import Access
-from packhorse.web.security.gate import Gate, Lane
+from packhorse.web.security.middleware import RequestGroup, SecurityMiddleware
 from packhorse.web.security.redaction import Redaction
-from packhorse.web.site import Site
+
+UNSEEN = 20.0
+"""Seconds that a stream lasts at a server whose end cannot be seen; browsers come back."""
+
+
+class ServerState:
+    """One request, as its server has it. `receive` is what the server gave us."""
+
+    def __init__(self, receive: Any, now: Callable[[], float] = time.monotonic) -> None:
+        cycle = getattr(receive, "__self__", None)  # uvicorn's, if nothing is wrapped around it
+        self._cycle = cycle if getattr(cycle, "keep_alive", False) else None
+        self._now = now
+        self._began_at = now()
+
+    def is_ending(self) -> bool:
+        """Was the server told to stop, or may it have been for too long without a sign of it?"""
+        if self._cycle is not None and not self._cycle.keep_alive:
+            return True
+        signalled = _signalled()
+        if signalled is None and self._cycle is None:
+            return self._now() - self._began_at > UNSEEN
+        return bool(signalled)
+
+
+def _signalled() -> bool | None:
+    """Did the server that handles this process's signals hear one? None: there is no such server."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        told = getattr(getattr(signal.getsignal(number), "__self__", None), "should_exit", None)
+        if isinstance(told, bool):
+            return told
+    return None
+
 
 _ROOM = 64 << 10  # in a request, besides the arguments of a job
 _PAGES = 500  # requests in hand, streams among them
@@ -55,33 +87,33 @@ Answer = Callable[[Request], Awaitable[Response]]
 class Application:
     """The whole web as one ASGI app. `close` ends all streams, so that a server can end too."""
 
-    def __init__(self, site: Site, sampler: Sampler) -> None:
-        self.site = site
+    def __init__(self, web: WebContext, sampler: Sampler) -> None:
+        self.web = web
         self.sampler = sampler
-        body_limit = max(1 << 20, site.app.settings.payload_limit) + _ROOM
+        body_limit = max(1 << 20, web.app.settings.payload_limit) + _ROOM
         inner = Starlette(
-            routes=_routes(site, sampler), exception_handlers={HTTPException: self._refused}, lifespan=self._lifespan
+            routes=_routes(web, sampler), exception_handlers={HTTPException: self._refused}, lifespan=self._lifespan
         )
-        lanes = _lanes(body_limit)
-        self._gate = Gate(
-            inner, site.access, site.signed_out, lambda request, error: refuse(site, request, error), lanes
+        lanes = _request_groups(body_limit)
+        self._middleware = SecurityMiddleware(
+            inner, web.access, web.signed_out, lambda request, error: refuse(web, request, error), lanes
         )
-        self._log = AccessLog(self._gate, site.redaction)
+        self._log = AccessLog(self._middleware, web.redaction)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope.setdefault("state", {})["serving"] = Serving(receive)
+        scope.setdefault("state", {})["server_state"] = ServerState(receive)
         await self._log(scope, receive, send)
 
     def serve_alone(self) -> None:
         """It is not mounted, but served at the very address for which its access was decided."""
-        self._gate.is_alone = True
+        self._middleware.is_alone = True
 
     def close(self) -> None:
         self.sampler.close()
-        self.site.close()
+        self.web.close()
 
     async def _refused(self, request: Request, error: Exception) -> Response:
-        return refuse(self.site, request, error)
+        return refuse(self.web, request, error)
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> Any:
@@ -91,11 +123,11 @@ class Application:
 
 def make_application(app: Packhorse, access: Access, *, redaction: Redaction | None = None) -> Application:
     """The web for the jobs of this app. `access` says who may come in: see `decide_access`."""
-    site = Site(app, access, redaction=redaction)
-    return Application(site, Sampler(site.call))
+    web = WebContext(app, access, redaction=redaction)
+    return Application(web, Sampler(web.call))
 
 
-def _lanes(body_limit: int) -> list[Lane]:
+def _request_groups(body_limit: int) -> list[RequestGroup]:
     """Who asks for the same room; the first that fits is taken. Strangers and probes take none from the others."""
 
     def busy() -> TooBusy:
@@ -105,24 +137,28 @@ def _lanes(body_limit: int) -> list[Lane]:
         return StorageUnavailable(_TOO_MUCH, hint=_LATER)
 
     return [
-        Lane((f"{API}/work",), BODY_LIMIT, most=_WORK, full=away),
-        Lane(("/healthz", "/readyz"), _SMALL, most=_PROBES, full=busy, body_time=_STRANGERS_TIME, body_first=True),
-        Lane(("/login", "/static"), _SMALL, most=_STRANGERS, full=busy, body_time=_STRANGERS_TIME, body_first=True),
-        Lane(("",), body_limit, most=_PAGES, full=busy),
+        RequestGroup((f"{API}/work",), BODY_LIMIT, most=_WORK, full=away),
+        RequestGroup(
+            ("/healthz", "/readyz"), _SMALL, most=_PROBES, full=busy, body_time=_STRANGERS_TIME, body_first=True
+        ),
+        RequestGroup(
+            ("/login", "/static"), _SMALL, most=_STRANGERS, full=busy, body_time=_STRANGERS_TIME, body_first=True
+        ),
+        RequestGroup(("",), body_limit, most=_PAGES, full=busy),
     ]
 
 
 # --- routes -----------------------------------------------------------------------------------------------------------
 
 
-def _routes(site: Site, sampler: Sampler) -> list[BaseRoute]:
+def _routes(web: WebContext, sampler: Sampler) -> list[BaseRoute]:
     def guard(answer: Answer) -> Answer:
-        return _guarded(answer, site)
+        return _guarded(answer, web)
 
     api: list[BaseRoute] = []
     for path in dict.fromkeys(endpoint.path for endpoint in ENDPOINTS):
         methods = {endpoint.method: endpoint for endpoint in ENDPOINTS if endpoint.path == path}
-        api.append(Route(path, guard(_responder(methods, site)), methods=list(methods)))
+        api.append(Route(path, guard(_responder(methods, web)), methods=list(methods)))
 
     async def watch(request: Request) -> Response:
         return await stream(request, sampler)
@@ -132,40 +168,40 @@ def _routes(site: Site, sampler: Sampler) -> list[BaseRoute]:
         return Response(body, media_type="application/json")
 
     async def metrics(request: Request) -> Response:
-        return Response(await in_time(metrics_text, site.call(request.state.operator)), media_type=CONTENT_TYPE)
+        return Response(await in_time(metrics_text, web.call(request.state.operator)), media_type=CONTENT_TYPE)
 
-    work, probes = Work(site), Probes(site)
+    work, probes = StorageRpc(web), Probes(web)
     api += [Route("/stream", guard(watch)), Route("/openapi.json", guard(openapi))]
     api += [Route("/work", guard(work.greet)), Route("/work/{call}", guard(work.answer), methods=["POST"])]
     others = {"/metrics": metrics, "/healthz": probes.healthz, "/readyz": probes.readyz}
     return [
         Mount(API, routes=api),
         *(Route(path, guard(answer)) for path, answer in others.items()),
-        *page_routes(site, guard),
+        *page_routes(web, guard),
     ]
 
 
-def _responder(methods: dict[str, Endpoint], site: Site) -> Answer:
+def _responder(methods: dict[str, Endpoint], web: WebContext) -> Answer:
     async def respond(request: Request) -> Response:
         method = "GET" if request.method == "HEAD" else request.method
-        return await methods[method].respond(request, site)
+        return await methods[method].respond(request, web)
 
     return respond
 
 
-def _guarded(answer: Answer, site: Site) -> Answer:
+def _guarded(answer: Answer, web: WebContext) -> Answer:
     """The answer, or the problem that stood in its way."""
 
     async def guarded(request: Request) -> Response:
         try:
             return await answer(request)
         except Exception as error:  # noqa: BLE001 - whatever it is, `refuse` has words for it
-            return refuse(site, request, error)
+            return refuse(web, request, error)
 
     return guarded
 
 
-def refuse(site: Site, request: Request, error: Exception) -> Response:
+def refuse(web: WebContext, request: Request, error: Exception) -> Response:
     """The answer to a request that cannot be served: a page for a person, a problem for a program."""
     problem = problem_of(error)
-    return refuse_page(site, request, problem) if wants_page(request) else problem_response(problem, error)
+    return refuse_page(web, request, problem) if wants_page(request) else problem_response(problem, error)

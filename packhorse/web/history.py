@@ -1,25 +1,114 @@
-"""History for one operator: events, and the audit of what people did. The reader has one; API and pages ask it.
+"""Looking through events for a web request: a short look first, then ever longer ones, as long as those are quick.
 
-What one request looks through is bounded, and it says where the next one begins; see `looking_back.py`.
+The history and the glance ask. A thousand events may lie in one row of the storage, or in a row each, so what a stretch
+of them costs is only known when it has been looked through; no request looks for much longer than our patience.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from packhorse.core.clock import DAY
 from packhorse.core.errors import JobNotFound
 from packhorse.core.event import Event, Kind, Subject
 from packhorse.monitor.event_objects import with_objects
 from packhorse.monitor.served_queues import SERVES, strings_in
 from packhorse.storage import Storage
 from packhorse.storage.records import EventFilter
-from packhorse.web.departures import Departure
-from packhorse.web.looking_back import look_back, newest_id, stretches
 from packhorse.web.security.operator import Operator
 from packhorse.web.security.redaction import Redaction
+
+WINDOW = 5_000  # events that the first look goes over
+LOOKS = 4  # that are taken for one page, where little was done
+_GROWTH = 4  # times as many as the look before
+_PATIENCE = 0.05  # seconds that the next look may take, judging by the last
+
+
+def scan_widths(storage: Storage, looks: int | None = None, first: int | None = None) -> Iterator[int]:
+    """Over how many ids of events each look goes. Whoever asks for the next has done the last one meanwhile."""
+    width = (first or WINDOW) * storage.event_stride
+    for _ in range(looks or LOOKS):
+        began_at = time.monotonic()
+        yield width
+        if _GROWTH * (time.monotonic() - began_at) > _PATIENCE:
+            return
+        width *= _GROWTH
+
+
+def newest_id(storage: Storage, before: int | None = None) -> int:
+    """Of the newest event, or of the newest before another; 0: there is none."""
+    newest = storage.events(EventFilter(before=before), limit=1, newest_first=True)
+    return newest[0].id if newest else 0
+
+
+def scan_back(
+    storage: Storage, where: EventFilter, top: int, limit: int, widths: Iterator[int]
+) -> tuple[list[Event], int | None]:
+    """Events that fit and came before `top`, the newest first; and before which one to go on, None at the beginning."""
+    found: list[Event] = []
+    for width in widths:
+        edge = max(0, top - width)
+        asked = replace(where, after=edge, before=top)
+        found += storage.events(asked, limit=limit - len(found), newest_first=True)
+        if len(found) == limit:
+            return found, found[-1].id
+        if not edge:
+            return found, None
+        top = edge + 1
+    return found, top
+
+
+_FIRST, _LOOKS = 100_000, 10  # events: those of workers are few among them, and found by an index
+_MOST = 30
+_STARTS = 500
+_WHO = (Subject.WORKER, Subject.FOREMAN)
+_MOST_DIED = 10  # workers of whom it is told what became of their jobs
+_NEAR = 1_000  # events before a death among which its jobs are looked for: all were written at once
+_TAKEN = frozenset({Kind.HALTED, Kind.READDED, Kind.BROKEN})
+
+
+class ExitedWorker(NamedTuple):
+    """A worker's or foreman's end, its beginning if that is known, and of each job that was taken from it, what
+    became of that."""
+
+    ended: Event
+    began: Event | None
+    jobs: list[Event]
+
+
+def exited_workers(storage: Storage) -> list[ExitedWorker]:
+    """The latest first."""
+    since = storage.now() - DAY
+    ended = [event for kind in (Kind.DIED, Kind.KILLED) for event in _of_kind(storage, kind, _MOST) if event.at > since]
+    ended = sorted(ended, key=lambda event: -event.at)[:_MOST]
+    began = {event.owner: event for event in _of_kind(storage, Kind.STARTED, _STARTS)} if ended else {}
+    died = [each.id for each in ended if each.kind is Kind.DIED and each.subject is Subject.WORKER][:_MOST_DIED]
+    return [
+        ExitedWorker(event, began.get(event.owner), _taken_from(storage, event) if event.id in died else [])
+        for event in ended
+    ]
+
+
+def _of_kind(storage: Storage, kind: Kind, limit: int) -> list[Event]:
+    """The newest of workers and of foremen, so many of each."""
+    top, found = newest_id(storage) + 1, list[Event]()
+    for subject in _WHO:
+        where = EventFilter(subject=subject, kind=kind)
+        found += scan_back(storage, where, top, limit, scan_widths(storage, _LOOKS, _FIRST))[0]
+    return found
+
+
+def _taken_from(storage: Storage, death: Event) -> list[Event]:
+    first = max(0, death.id - _NEAR * storage.event_stride)
+    where = EventFilter(subject=Subject.JOB, kinds=_TAKEN, after=first, before=death.id)
+    found = storage.events(where, limit=_NEAR, newest_first=True)
+    why = (death.data or {}).get("why")  # of its jobs that ended before, or that it handed back, there is another
+    return [event for event in found if event.owner == death.owner and (event.data or {}).get("why") == why][::-1]
+
 
 _AT_ONCE = 1_000
 # What only operators do, or what says who did it: these events make the audit.
@@ -32,7 +121,7 @@ _JOB_DEEDS = frozenset(
 _OTHER_DEEDS = (Subject.QUEUE, Subject.SCHEDULE, Subject.FAILURE)
 
 
-class Told(list[Event]):
+class EventSlice(list[Event]):
     """Events. `last` is where a look forward goes on, `before` where a look back does: None at the beginning."""
 
     last: int = 0
@@ -49,7 +138,7 @@ class History:
 
     # --- events ---------------------------------------------------------------------------------------------------
 
-    def of_job(self, job_id: str, limit: int, after: int = 0) -> Told:
+    def of_job(self, job_id: str, limit: int, after: int = 0) -> EventSlice:
         """A job's events, the oldest first; JobNotFound if it is of a queue that does not concern them. A job may be
         there although none are left: they are kept for a while only, and a broken record may not lead to them."""
         first = self._storage.events(EventFilter(job_id=job_id), limit=1)
@@ -57,35 +146,35 @@ class History:
         if about is None or not self._operator.sees(about.queue):
             raise JobNotFound(job_id)
         found = self._storage.events(EventFilter(job_id=job_id, after=after), limit=limit)
-        return self._told(found, found[-1].id if found else after, None)
+        return self._slice(found, found[-1].id if found else after, None)
 
-    def since(self, where: EventFilter, limit: int) -> Told:
+    def since(self, where: EventFilter, limit: int) -> EventSlice:
         """Events that fit and came after `where.after`, the oldest first."""
         after = where.after or 0
         found: list[Event] = []
-        for width in stretches(self._storage):
+        for width in scan_widths(self._storage):
             edge = after + width
             asked = replace(where, after=after, before=edge + 1)
             found += self._storage.events(asked, limit=limit - len(found))
             if len(found) == limit:
-                return self._told(found, found[-1].id, None)
+                return self._slice(found, found[-1].id, None)
             # Only when one beyond the edge can be seen are all before it sure to be there.
             beyond = self._storage.events(EventFilter(after=edge), limit=1)
             if not beyond:
-                return self._told(found, max(after, found[-1].id if found else 0), None)
+                return self._slice(found, max(after, found[-1].id if found else 0), None)
             after = beyond[0].id - 1
-        return self._told(found, after, None)
+        return self._slice(found, after, None)
 
-    def latest(self, where: EventFilter, limit: int) -> Told:
+    def latest(self, where: EventFilter, limit: int) -> EventSlice:
         """Events that fit and came before `where.before`, the newest first."""
         top = newest_id(self._storage, where.before) + 1
-        found, before = look_back(self._storage, where, top, limit, stretches(self._storage))
-        return self._told(found, found[0].id if found else top - 1, before)
+        found, before = scan_back(self._storage, where, top, limit, scan_widths(self._storage))
+        return self._slice(found, found[0].id if found else top - 1, before)
 
-    def with_objects(self, told: Told) -> Told:
+    def with_objects(self, events_slice: EventSlice) -> EventSlice:
         """The same with the job or the worker of each event, as it was after that."""
-        shown = Told(self._with_shown_object(event) for event in with_objects(self._storage, told))
-        shown.last, shown.before = told.last, told.before
+        shown = EventSlice(self._with_shown_object(event) for event in with_objects(self._storage, events_slice))
+        shown.last, shown.before = events_slice.last, events_slice.before
         return shown
 
     def _with_shown_object(self, event: Event) -> Event:
@@ -95,11 +184,11 @@ class History:
 
     # --- the audit ------------------------------------------------------------------------------------------------
 
-    def audit(self, before: int | None, limit: int, by: str | None = None) -> Told:
+    def audit(self, before: int | None, limit: int, by: str | None = None) -> EventSlice:
         """What people did, the newest first; `by` asks for one of them. One look may find little, so several are taken
         until there is a page of them; `before` is None if nothing at all is older."""
-        deeds = Told()
-        for width in stretches(self._storage):
+        deeds = EventSlice()
+        for width in scan_widths(self._storage):
             found = self._deeds(before, width, limit - len(deeds), by)
             deeds += found
             deeds.last, before = max(deeds.last, found.last), found.before
@@ -108,7 +197,7 @@ class History:
         deeds.before = before if before is not None and newest_id(self._storage, before) else None
         return deeds
 
-    def _deeds(self, before: int | None, width: int, limit: int, by: str | None) -> Told:
+    def _deeds(self, before: int | None, width: int, limit: int, by: str | None) -> EventSlice:
         """What one look finds."""
         top = newest_id(self._storage, before) + 1
         edge = max(0, top - width)
@@ -127,8 +216,8 @@ class History:
         deeds = [event for found in lists for event in found if event.id >= floor and self._is_deed(event, by)]
         deeds.sort(key=lambda event: -event.id)
         if len(deeds) > limit:
-            return self._told(deeds[:limit], top - 1, deeds[limit - 1].id)
-        return self._told(deeds, top - 1, floor if floor > 1 else None)
+            return self._slice(deeds[:limit], top - 1, deeds[limit - 1].id)
+        return self._slice(deeds, top - 1, floor if floor > 1 else None)
 
     def _is_deed(self, event: Event, by: str | None) -> bool:
         who = (event.data or {}).get("by")
@@ -136,17 +225,17 @@ class History:
 
     # --- workers --------------------------------------------------------------------------------------------------
 
-    def shown_departure(self, departure: Departure) -> Departure:
+    def shown_exit(self, departure: ExitedWorker) -> ExitedWorker:
         """A worker's end as this operator may see it: with the jobs of their queues."""
         jobs = [self._shown(event) for event in departure.jobs if self._sees(event)]
         return departure._replace(ended=self._shown(departure.ended), jobs=jobs)
 
     # --- what may be shown ------------------------------------------------------------------------------------------
 
-    def _told(self, events: Iterable[Event], last: int, before: int | None) -> Told:
-        told = Told(self._shown(event) for event in events if self._sees(event))
-        told.last, told.before = last, before
-        return told
+    def _slice(self, events: Iterable[Event], last: int, before: int | None) -> EventSlice:
+        events_slice = EventSlice(self._shown(event) for event in events if self._sees(event))
+        events_slice.last, events_slice.before = last, before
+        return events_slice
 
     def _sees(self, event: Event) -> bool:
         return event.queue is None or self._operator.sees(event.queue)

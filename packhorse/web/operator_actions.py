@@ -26,7 +26,7 @@ from packhorse.monitor.actions import JobAction, Progress
 from packhorse.storage import BATCH
 from packhorse.storage.backup import NO_NEED, back_up, beside, compact, file_of
 from packhorse.storage.records import EventFilter, Filter, Pruned, WorkerInfo
-from packhorse.web.glance import Glance
+from packhorse.web.cache import Cache
 from packhorse.web.reader import Reader
 from packhorse.web.security.operator import Operator, Role
 from packhorse.web.security.redaction import unmasked
@@ -42,9 +42,9 @@ T = TypeVar("T")
 class OperatorActions:
     """What one operator may change."""
 
-    def __init__(self, app: Packhorse, glance: Glance, reader: Reader, operator: Operator) -> None:
+    def __init__(self, app: Packhorse, cache: Cache, reader: Reader, operator: Operator) -> None:
         self._app = app
-        self._glance = glance
+        self._cache = cache
         self._reader = reader
         self._operator = operator
         self._by = operator.name
@@ -57,7 +57,7 @@ class OperatorActions:
         job = self._reader.stored(job_id)
         self.check(action, new_queue_hint=new_queue_hint)
         action.apply_to_one(JobHandle[Any](self._app._state, job_id), by=self._by)
-        self._glance.forget()
+        self._cache.forget()
         return job
 
     def check(self, action: JobAction, *, new_queue_hint: str | None = None) -> None:
@@ -92,7 +92,7 @@ class OperatorActions:
         if len(calls) > BATCH:
             raise BadValue(f"the request has {len(calls):,} jobs; the limit is {BATCH:,}", hint="send several requests")
         handles = self._app.enqueue_many(calls)
-        self._glance.forget()
+        self._cache.forget()
         return handles
 
     def new_call(
@@ -129,12 +129,12 @@ class OperatorActions:
         if (queue := options.get("queue")) is not None:
             self._operator.require_queue(queue)
         copied = handle.copy(new_args, **{"created_by": self._by, **options})
-        self._glance.forget()
+        self._cache.forget()
         return copied
 
     def _require_task(self, task: str) -> None:
         """Only an announcement by a worker says to which queue a task belongs; a stored job of it does not."""
-        announced = [each for each in self._glance.tasks() if each.name == task and each.announced_at is not None]
+        announced = [each for each in self._cache.tasks() if each.name == task and each.announced_at is not None]
         self._operator.require_task(task, announced[0].queue if announced else None)
 
     # --- many jobs ------------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class OperatorActions:
             budget=_BUDGET,
             by=self._by,
         )
-        self._glance.forget()
+        self._cache.forget()
         return progress
 
     def apply_to_ids(self, action: JobAction, ids: list[str], seen_at: int | None = None) -> Progress:
@@ -162,7 +162,7 @@ class OperatorActions:
         jobs = [job for job in self._app.storage.get_many(ids) if self._operator.sees(job.queue)]
         missing = len(ids) - len(jobs)
         progress = actions.apply_to_jobs(self._app.storage, action, jobs, missing=missing, seen_at=seen_at, by=self._by)
-        self._glance.forget()
+        self._cache.forget()
         return progress
 
     def purge(self, queue: str, seen_at: int, cursor: str | None = None) -> Progress:
@@ -178,7 +178,7 @@ class OperatorActions:
         """Send an order to a foreman or to one of its workers."""
         self._require_all_queues()
         actions.send_order(self._app.storage, self._reader.worker(owner), order, by=self._by)
-        self._glance.forget()
+        self._cache.forget()
 
     def stacks(self, owner: str) -> list[WorkerInfo]:
         """Ask a worker, or all workers of a foreman, for their stacks; return those that answer in time."""
@@ -190,7 +190,7 @@ class OperatorActions:
             workers = actions.workers_of(worker, storage.workers())
             if actions.have_answered(workers, sent.number):
                 break
-        self._glance.forget()
+        self._cache.forget()
         return [each for each in workers if actions.have_answered([each], sent.number)]
 
     def _require_all_queues(self, action: str = "give orders to workers") -> None:
@@ -207,7 +207,7 @@ class OperatorActions:
             actions.prune(self._app.storage, actions.retention(self._app.settings)),
         )
         pruned = next(batch for batch in batches if not batch.more or time.monotonic() > deadline)
-        self._glance.forget()
+        self._cache.forget()
         return pruned
 
     def back_up(self) -> tuple[Path, int]:
@@ -233,7 +233,7 @@ class OperatorActions:
         except sqlite3.Error as error:
             hint = "another process writes to it, or the disk is full; no job was lost"
             raise BadValue("the storage cannot be compacted now", why=str(error), hint=hint) from error
-        self._glance.forget()
+        self._cache.forget()
         return sizes
 
     # --- failures, queues and schedules ---------------------------------------------------------------------------
@@ -242,11 +242,11 @@ class OperatorActions:
         """List the failures of this cause below the others for a while."""
         group = self._reader.failure(cause)
         actions.silence(self._app.storage, group, duration, until_next_version=until_next_version, by=self._by)
-        self._glance.forget()
+        self._cache.forget()
 
     def unsilence(self, cause: str) -> bool:
         changed = actions.unsilence(self._app.storage, self._reader.failure(cause), by=self._by)
-        self._glance.forget()
+        self._cache.forget()
         return changed
 
     def pause(self, queue: str, why: str | None, duration: Duration | None = None) -> bool:
@@ -254,7 +254,7 @@ class OperatorActions:
         itself. Return False if it was paused already."""
         self._reader.queue(queue)
         changed = self._app.pause(queue, by=self._by, why=why, duration=duration)
-        self._glance.forget()
+        self._cache.forget()
         return changed
 
     def pause_again(self, queue: str) -> bool | None:
@@ -274,7 +274,7 @@ class OperatorActions:
         """Return False if it was not paused."""
         self._reader.queue(queue)
         changed = self._app.resume(queue, by=self._by)
-        self._glance.forget()
+        self._cache.forget()
         return changed
 
     def pause_schedule(self, name: str) -> bool:
@@ -296,5 +296,5 @@ class OperatorActions:
         schedule = find_schedule(self._app.storage, name)
         self._operator.require_queue(schedule.queue or schedule.task)
         result = act()
-        self._glance.forget()
+        self._cache.forget()
         return result

@@ -39,9 +39,8 @@ from packhorse.storage.records import (
     WorkerInfo,
 )
 from packhorse.storage.transfer import Move
-from packhorse.web.departures import Departure
-from packhorse.web.glance import Glance
-from packhorse.web.history import History
+from packhorse.web.cache import Cache
+from packhorse.web.history import ExitedWorker, History
 from packhorse.web.security.operator import Operator
 from packhorse.web.security.redaction import Redaction
 
@@ -61,10 +60,10 @@ _FEW_LEFT = 200  # jobs of all causes in a state that are read rather than count
 class Reader:
     """What one operator sees."""
 
-    def __init__(self, app: Packhorse, glance: Glance, redaction: Redaction, operator: Operator) -> None:
+    def __init__(self, app: Packhorse, cache: Cache, redaction: Redaction, operator: Operator) -> None:
         self._app = app
         self._storage = app.storage
-        self._glance = glance
+        self._cache = cache
         self._redaction = redaction
         self._operator = operator
         self.history = History(self._storage, redaction, operator)
@@ -104,7 +103,7 @@ class Reader:
 
     @cached_property
     def _options_of(self) -> dict[str, dict[str, Any]]:
-        return {task.name: task.options for task in self._glance.tasks()}
+        return {task.name: task.options for task in self._cache.tasks()}
 
     def stored(self, job_id: str) -> Job:
         """The job as it is, for copying it."""
@@ -248,18 +247,18 @@ class Reader:
     # --- around them ----------------------------------------------------------------------------------------------
 
     def health(self) -> Health:
-        return self._glance.health()
+        return self._cache.health()
 
     def move(self) -> Move | None:
-        return self._glance.move()
+        return self._cache.move()
 
     def queues(self) -> list[QueueInfo]:
-        return [queue for queue in self._glance.queues() if self._operator.sees(queue.name)]
+        return [queue for queue in self._cache.queues() if self._operator.sees(queue.name)]
 
     def turning_points(self) -> list[Event]:
         """What lately happened to foremen, lost workers and queues, the newest first."""
         return [
-            event for event in self._glance.turning_points() if event.queue is None or self._operator.sees(event.queue)
+            event for event in self._cache.turning_points() if event.queue is None or self._operator.sees(event.queue)
         ]
 
     def queue(self, name: str) -> QueueInfo:
@@ -273,7 +272,7 @@ class Reader:
     def tasks(self) -> list[TaskInfo]:
         """Those of their queues, and those of which their token creates jobs."""
         mine, named = self._operator.sees, self._operator.tasks
-        return [self._shown_task(task) for task in self._glance.tasks() if mine(task.queue) or task.name in named]
+        return [self._shown_task(task) for task in self._cache.tasks() if mine(task.queue) or task.name in named]
 
     def _shown_task(self, task: TaskInfo) -> TaskInfo:
         """Of a unique one workers also tell the defaults of its arguments."""
@@ -285,7 +284,7 @@ class Reader:
 
     def workers(self) -> list[WorkerInfo]:
         """Every worker and foreman that is known, gone or not; of what they run, what concerns this operator."""
-        return [self._shown(worker) for worker in self._glance.workers()]
+        return [self._shown(worker) for worker in self._cache.workers()]
 
     def presence(self) -> Presence:
         """Who of them is there, and who is gone without a word."""
@@ -309,9 +308,9 @@ class Reader:
             info = {**info, SERVES: mine}
         return replace(worker, report=report, queues=queues, info=info)
 
-    def departures(self) -> list[Departure]:
+    def exited_workers(self) -> list[ExitedWorker]:
         """The workers that have ended in the last day, the latest first."""
-        return [self.history.shown_departure(each) for each in self._glance.departures()]
+        return [self.history.shown_exit(each) for each in self._cache.exited_workers()]
 
     def is_alive(self, worker: WorkerInfo, now: int) -> bool:
         return is_alive(worker, now, self.lease)
@@ -336,13 +335,13 @@ class Reader:
     def schedules(self) -> list[ScheduleInfo]:
         return [
             replace(schedule, args=self._redaction.json(schedule.args, schedule.task) or "{}")
-            for schedule in self._glance.schedules()
+            for schedule in self._cache.schedules()
             if self._operator.sees(schedule.queue or schedule.task)
         ]
 
     def failures(self) -> list[FailureGroup]:
         """Failures by cause, the latest first."""
-        groups = self._glance.failures()
+        groups = self._cache.failures()
         if self._operator.queues:
             tasks = {task.name for task in self.tasks()}
             groups = [group for group in groups if group.task in tasks]
@@ -362,20 +361,20 @@ class Reader:
 
     def failure_counts(self, span: Span) -> dict[str, dict[int, int]]:
         """How many failures of each cause there were in each interval, by its beginning."""
-        return self._glance.failure_counts(span)
+        return self._cache.failure_counts(span)
 
     def left_of(self, causes: Sequence[str]) -> dict[str, dict[str, Count]]:
         """How many jobs of each cause retry and are dead, up to a thousand of either. Where no index leads to them that
         takes a while: what cannot be counted at once is left out, and is there when somebody looks again."""
         found: dict[str, dict[str, Count]] = {}
-        few = self._glance.left_of(("few", self._operator.queues), self._few_left)
+        few = self._cache.left_of(("few", self._operator.queues), self._few_left)
         until = time.monotonic() + _COUNTING
         for cause in causes:
             key = (cause, self._operator.queues)
             if len(few) == len(_LEFT):
                 found[cause] = {state.value: Count(few[state][cause]) for state in _LEFT}
-            elif not found or self._glance.is_known(key) or time.monotonic() < until:
-                found[cause] = self._glance.left_of(key, partial(self._left_of, cause, few))
+            elif not found or self._cache.is_known(key) or time.monotonic() < until:
+                found[cause] = self._cache.left_of(key, partial(self._left_of, cause, few))
         return found
 
     def _few_left(self) -> dict[State, Counter[str | None]]:
@@ -414,14 +413,14 @@ class Reader:
     def series(self, span: Span, queue: str | None = None, task: str | None = None) -> list[Point]:
         return [
             point
-            for point in self._glance.series(span)
+            for point in self._cache.series(span)
             if self._operator.sees(point.queue) and queue in (None, point.queue) and task in (None, point.task)
         ]
 
-    def reckoned(self, name: Hashable, span: Span, reckon: Callable[[list[Point]], T]) -> T:
+    def computed(self, name: Hashable, span: Span, reckon: Callable[[list[Point]], T]) -> T:
         """What comes of the points of this span; all whom the same queues concern share it."""
         key = (name, span, self._operator.queues)
-        return self._glance.reckoned(key, self._glance.series(span), lambda: reckon(self.series(span)))
+        return self._cache.computed(key, self._cache.series(span), lambda: reckon(self.series(span)))
 
     def began_at(self) -> int | None:
         """When the first job came to this storage, as finely as its points tell; None: before all that is kept."""
@@ -437,9 +436,9 @@ class Reader:
         return began
 
     def _first_point(self, span: Span) -> int | None:
-        points = self._glance.series(span)
-        return self._glance.reckoned(("first", span), points, lambda: min((point.at for point in points), default=None))
+        points = self._cache.series(span)
+        return self._cache.computed(("first", span), points, lambda: min((point.at for point in points), default=None))
 
     def totals(self) -> dict[str, int] | None:
         """What was counted since ever. None if only some queues concern them: it is counted of all together."""
-        return None if self._operator.queues else self._glance.totals()
+        return None if self._operator.queues else self._cache.totals()

@@ -14,8 +14,8 @@ from contextlib import suppress
 import uvicorn
 
 from packhorse.web.application import Application
+from packhorse.web.bind import BACKLOG, listening_socket
 from packhorse.web.connections import Connection, Connections, allow_files
-from packhorse.web.listening import BACKLOG, listening_socket
 
 _AT_ONCE = 100  # connections that are taken in one go, before any of them is looked at
 _PATIENCE = 3  # seconds that requests may go on when the server is told to stop

@@ -59,7 +59,7 @@ class Scissors:
 def scissors(monkeypatch: pytest.MonkeyPatch) -> Scissors:
     scissors = Scissors()
     for database in (mysql_database, postgres_database):
-        monkeypatch.setattr(database, "MADE_AGAIN", frozenset())
+        monkeypatch.setattr(database, "REPEATED_CALLS", frozenset())
     for owner, name, cut in (
         *((PostgresConnection, name, _cut_postgres) for name in ("execute", "executemany", "begin")),
         (MySQLConnection, "_send", _cut_mysql),

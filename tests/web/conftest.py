@@ -14,9 +14,9 @@ from starlette.testclient import TestClient
 
 from packhorse import Packhorse
 from packhorse.storage import open_storage
-from packhorse.web import looking_back, reader
+from packhorse.web import history, reader
 from packhorse.web.application import Application, make_application
-from packhorse.web.pages import chips
+from packhorse.web.pages import filter_chips
 from packhorse.web.security.access import decide_access
 from packhorse.web.security.operator import Operator, Role
 from packhorse.web.security.tokens import Tokens
@@ -54,8 +54,8 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a slow machine, too, everything is counted that a page has time for elsewhere."""
     monkeypatch.setattr(reader, "_COUNTING", PATIENCE)
     monkeypatch.setattr(reader, "_LOOKING", PATIENCE)
-    monkeypatch.setattr(looking_back, "_PATIENCE", PATIENCE)
-    monkeypatch.setattr(chips, "_TRYING", PATIENCE)
+    monkeypatch.setattr(history, "_PATIENCE", PATIENCE)
+    monkeypatch.setattr(filter_chips, "_TRYING", PATIENCE)
 
 
 @pytest.fixture
@@ -115,12 +115,12 @@ def browser() -> Iterator[Any]:
 @contextmanager
 def served(application: Application) -> Iterator[str]:
     """The application behind a real server on a free port of this machine; its address."""
-    with serving(application) as server:
+    with server_state(application) as server:
         yield server.url.removesuffix("/")
 
 
 @contextmanager
-def serving(application: Application) -> Iterator[WebServer]:
+def server_state(application: Application) -> Iterator[WebServer]:
     """The server itself, which ends its streams in its own thread when it is told to stop."""
     server = WebServer(application, "127.0.0.1", 0)
     thread = threading.Thread(target=server.run)

@@ -86,8 +86,8 @@ def test_no_secret_is_written_down(
 ):
     at(caplog, logging.DEBUG)
     yard.storage.announce([TaskInfo("send", "mail", {"redact": ["iban"]})])
-    guarded._log = AccessLog(guarded._gate, guarded.site.redaction)
-    guarded.site.redaction.hide_args = hides_args
+    guarded._log = AccessLog(guarded._middleware, guarded.web.redaction)
+    guarded.web.redaction.hide_args = hides_args
     web = TestClient(guarded, base_url=BASE, follow_redirects=False)
     origin = {"origin": BASE}
 

@@ -16,7 +16,7 @@ from packhorse.core.job import State
 from packhorse.core.outcome import Completed, Failed, Failure
 from packhorse.storage.records import EventFilter, Filter, LogLine, WorkerInfo
 from packhorse.web.application import Application
-from packhorse.web.pages.serving import LIVE
+from packhorse.web.pages.routes import LIVE
 from tests.children import until
 from tests.cli.yard import Yard
 from tests.web.browsing import SLOW_FINGERS, WIDTHS, keep_picture, opened

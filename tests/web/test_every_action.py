@@ -20,8 +20,8 @@ from packhorse.core.job import NewJob, State
 from packhorse.storage.records import EventFilter, Filter
 from packhorse.web import operator_actions
 from packhorse.web.application import Application, make_application
-from packhorse.web.glance import Glance
-from packhorse.web.pages import DEEDS
+from packhorse.web.cache import Cache
+from packhorse.web.pages import FORM_ACTIONS
 from packhorse.web.security.access import decide_access
 from packhorse.web.security.tokens import Tokens
 from tests.children import until
@@ -119,10 +119,14 @@ def test_every_form_of_every_page_does_what_it_says(
         purge_a_queue(hand, yard)
         keep_house(hand, yard)
         steer_a_schedule(hand, yard)
-        order_workers_about(hand, yard, application.site.glance)
+        order_workers_about(hand, yard, application.web.cache)
         ask_and_filter(hand, yard)
 
-    missed = [deed.path for deed in DEEDS if not any(fits(deed.path, path) for path in hand.paths())]
+    missed = [
+        form_action.path
+        for form_action in FORM_ACTIONS
+        if not any(fits(form_action.path, path) for path in hand.paths())
+    ]
     assert missed == []
 
 
@@ -281,10 +285,10 @@ def steer_a_schedule(hand: Hand, yard: Yard) -> None:
     assert yard.storage.schedules() == []
 
 
-def order_workers_about(hand: Hand, yard: Yard, glance: Glance) -> None:
+def order_workers_about(hand: Hand, yard: Yard, cache: Cache) -> None:
     def see_them() -> bool:
         yard.storage.heartbeat({FOREMAN: {"min": 1, "max": 4, "slots": 4}, WORKER: {}})
-        glance.forget()
+        cache.forget()
         hand.visit("Workers")
         return hand.page.get_by_label("at most").count() == 1
 

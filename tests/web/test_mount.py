@@ -16,14 +16,13 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
-from packhorse.web import host
-from packhorse.web.application import make_application
-from packhorse.web.host import Serving
+from packhorse.web import application
+from packhorse.web.application import ServerState, make_application
 from packhorse.web.security.access import decide_access
 from packhorse.web.security.tokens import Tokens
 from tests.children import PATIENCE, program, running, until
 from tests.cli.yard import Yard
-from tests.web.conftest import bearer, patient_app, serving
+from tests.web.conftest import bearer, patient_app, server_state
 from tests.web.hosting import SECRET
 
 LOOK = {"owner": "w", "queues": {"mail": 1}, "limit": 1}
@@ -81,11 +80,11 @@ def test_a_server_in_a_thread_that_is_told_by_its_program_ends_too(yard: Yard):
 def test_a_stream_at_a_server_whose_end_cannot_be_seen_ends_after_a_while(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_DFL)
     now = [0.0]
-    serving = Serving(lambda: None, lambda: now[0])
+    server_state = ServerState(lambda: None, lambda: now[0])
 
-    assert not serving.is_ending()
-    now[0] = host.UNSEEN + 1
-    assert serving.is_ending()
+    assert not server_state.is_ending()
+    now[0] = application.UNSEEN + 1
+    assert server_state.is_ending()
 
 
 def test_a_connection_that_was_never_to_stay_says_nothing(monkeypatch: pytest.MonkeyPatch):
@@ -101,11 +100,11 @@ def test_a_connection_that_was_never_to_stay_says_nothing(monkeypatch: pytest.Mo
 
     server = Server()
     monkeypatch.setattr(signal, "getsignal", lambda number: server.handle_exit)
-    serving = Serving(Cycle().receive)
+    server_state = ServerState(Cycle().receive)
 
-    assert [serving.is_ending() for _ in range(3)] == [False] * 3
+    assert [server_state.is_ending() for _ in range(3)] == [False] * 3
     server.should_exit = True
-    assert serving.is_ending()
+    assert server_state.is_ending()
 
 
 # --- who comes in -----------------------------------------------------------------------------------------------------
@@ -131,7 +130,7 @@ def test_a_program_that_asks_by_itself_who_comes_in_may_say_so(yard: Yard):
 @pytest.mark.parametrize("header", ["Forwarded", "X-Forwarded-For", "X-Real-IP", "Via"])
 def test_without_tokens_nothing_that_came_through_a_proxy_is_answered(yard: Yard, header: str):
     application = make_application(patient_app(yard), decide_access("127.0.0.1", Tokens()))
-    with serving(application) as server:
+    with server_state(application) as server:
         statuses = []
         for headers in ({}, {header: "203.0.113.7"}):
             connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)

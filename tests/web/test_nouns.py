@@ -18,7 +18,7 @@ from packhorse.core.job import State
 from packhorse.core.metrics import STEPS
 from packhorse.core.outcome import Completed
 from packhorse.storage.records import ClientInfo, EventFilter, WorkerInfo
-from packhorse.web import looking_back
+from packhorse.web import history
 from packhorse.web.api import ENDPOINTS
 from packhorse.web.application import make_application
 from packhorse.web.security.access import decide_access
@@ -171,7 +171,10 @@ def test_a_schedule_is_run_paused_skipped_and_removed(web: TestClient, yard: Yar
     assert web.post(f"{path}/pause").json()["changed"] is True
     assert web.get(f"{API}/schedules").json()["items"][0]["paused_by"] == "local"
     assert web.post(f"{path}/resume").json()["changed"] is True
-    deeds = [(deed["kind"], deed["queue"], deed["data"]["by"]) for deed in web.get(f"{API}/audit").json()["items"]]
+    deeds = [
+        (form_action["kind"], form_action["queue"], form_action["data"]["by"])
+        for form_action in web.get(f"{API}/audit").json()["items"]
+    ]
     assert deeds == [(kind, scheduled, "local") for kind in ("resumed", "paused", "skipped", "run_now")]
     assert f'href="/jobs/{run.json()["job_id"]}"' in web.get("/audit").text
     assert web.delete(path).json()["changed"] is True
@@ -246,7 +249,7 @@ def test_the_audit_tells_who_did_what(web: TestClient, yard: Yard):
 
     deeds = web.get(f"{API}/audit").json()
 
-    assert [(deed["kind"], deed["data"]["by"]) for deed in deeds["items"]] == [
+    assert [(form_action["kind"], form_action["data"]["by"]) for form_action in deeds["items"]] == [
         ("ordered", "ann"),
         ("silenced", "local"),
         ("paused", "local"),
@@ -265,7 +268,7 @@ def test_the_audit_of_one_operator_leaves_out_the_others(web: TestClient, yard: 
     mine = web.get(f"{API}/audit", params={"by": "boris"}).json()
     page = web.get("/audit?by=boris").text
 
-    assert [deed["job_id"] for deed in mine["items"]] == [jobs[3].id, jobs[0].id]
+    assert [form_action["job_id"] for form_action in mine["items"]] == [jobs[3].id, jobs[0].id]
     assert "boris" in page
     assert "anna" not in page
 
@@ -276,7 +279,7 @@ def test_the_audit_goes_back_page_by_page(web: TestClient, yard: Yard):
     seen, before = [], None
     while True:
         page = web.get(f"{API}/audit", params={"limit": 2, **({"before": before} if before else {})}).json()
-        seen += [deed["id"] for deed in page["items"]]
+        seen += [form_action["id"] for form_action in page["items"]]
         before = page["next"]
         if before is None:
             break
@@ -291,7 +294,7 @@ def test_events_of_a_kind_are_found_look_by_look_in_both_directions(
 ):
     dead = [yard.job("dead").id for _ in range(3)]
     [yard.job("completed") for _ in range(2)]
-    monkeypatch.setattr(looking_back, "WINDOW", window)
+    monkeypatch.setattr(history, "WINDOW", window)
 
     def walk(word: str, start: int | None, onward: str) -> list[str]:
         found: list[str] = []

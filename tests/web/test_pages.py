@@ -20,7 +20,7 @@ from packhorse.core.settings import mask_url
 from packhorse.monitor import health
 from packhorse.storage.records import EventFilter, Filter, Health, LogLine, Retention
 from packhorse.web.application import Application
-from packhorse.web.glance import Glance
+from packhorse.web.cache import Cache
 from packhorse.web.security.operator import Role
 from tests.cli.yard import WORKER, Yard
 from tests.unchecked import unchecked
@@ -86,7 +86,7 @@ def test_not_all_is_well_with_a_storage_of_which_there_is_something_to_know(
     web: TestClient, monkeypatch: pytest.MonkeyPatch, notes: list[str]
 ):
     health = Health("sqlite", "sqlite:///jobs.db", "3", 1, 200, notes=notes)
-    monkeypatch.setattr(Glance, "health", lambda glance: health)
+    monkeypatch.setattr(Cache, "health", lambda cache: health)
 
     text = web.get("/storage", headers=HTML).text
 
@@ -541,7 +541,7 @@ def test_it_may_be_mounted_below_a_prefix(application, yard: Yard):
 def test_what_a_browser_fetches_by_itself_is_shared_and_what_a_person_opens_is_fresh(
     web: TestClient, application: Application, yard: Yard
 ):
-    application.site.glance._now = lambda: 0.0
+    application.web.cache._now = lambda: 0.0
     live = {"x-packhorse": "live"}
     yard.add(queue="mail")
     assert "images" not in web.get("/jobs", headers=live).text
@@ -713,6 +713,6 @@ def test_the_overview_leads_to_the_first_job_though_workers_are_there(
     assert "/jobs/new?task=" in text
 
     yard.add()
-    application.site.glance.forget()
+    application.web.cache.forget()
 
     assert "No jobs yet" not in web.get("/", headers=HTML).text

@@ -129,7 +129,7 @@ def test_a_new_job_says_whether_a_worker_is_free(
     before = web.post(f"{API}/jobs", json={"task": "send", "queue": "send", "known": False}).json()
     yard.storage.join(WorkerInfo("w", queues=["mail"], concurrency=4))
     yard.storage.heartbeat({"w": {"busy": busy, "state": "working"}})
-    application.site.glance.forget()
+    application.web.cache.forget()
     after = web.post(f"{API}/jobs", json={"task": "send", "queue": "mail", "known": False}).json()
 
     assert (before["worker_available"], after["worker_available"]) == (False, expected)

@@ -16,7 +16,7 @@ from bench.web.requests import COUNTED, paths
 from packhorse import Packhorse
 from packhorse.storage import open_storage
 from packhorse.storage.sql import lists
-from packhorse.web import looking_back, reader
+from packhorse.web import history, reader
 from packhorse.web.application import make_application
 from packhorse.web.pages import queues
 from packhorse.web.security.access import decide_access
@@ -44,16 +44,16 @@ def hundreds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(sqlite3, "connect", connect_counted)
     monkeypatch.setattr(lists, "AT_MOST", BOUND)
-    monkeypatch.setattr(lists, "AT_ONCE", BOUND)
+    monkeypatch.setattr(lists, "AT_A_TIME", BOUND)
     monkeypatch.setattr(lists.Index, "ids_at_once", BOUND)
     monkeypatch.setattr(reader, "_PATIENCE", 0.0)
     monkeypatch.setattr(reader, "_LOOKING", 0.0)
     monkeypatch.setattr(reader, "_COUNTED", BOUND)
     monkeypatch.setattr(reader, "_COUNTED_DEARLY", BOUND)
     monkeypatch.setattr(queues, "_COUNTED", BOUND)
-    monkeypatch.setattr(looking_back, "WINDOW", BOUND)
-    monkeypatch.setattr(looking_back, "LOOKS", 2)
-    monkeypatch.setattr(looking_back, "_PATIENCE", math.inf)
+    monkeypatch.setattr(history, "WINDOW", BOUND)
+    monkeypatch.setattr(history, "LOOKS", 2)
+    monkeypatch.setattr(history, "_PATIENCE", math.inf)
     return counted
 
 

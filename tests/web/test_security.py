@@ -19,9 +19,9 @@ from packhorse.core.job import Job, State
 from packhorse.storage.records import EventFilter, TaskInfo
 from packhorse.web.api import ENDPOINTS
 from packhorse.web.application import Application, make_application
-from packhorse.web.pages import DEEDS, PAGES
+from packhorse.web.pages import FORM_ACTIONS, PAGES
 from packhorse.web.security.access import decide_access
-from packhorse.web.security.gate import safe_path
+from packhorse.web.security.middleware import safe_path
 from packhorse.web.security.operator import Operator, Role
 from packhorse.web.security.redaction import MASK, Redaction, unmasked, without_secrets
 from packhorse.web.security.sessions import LENGTH, Sessions
@@ -550,7 +550,7 @@ def test_signing_out_while_the_storage_is_away_is_written_down_when_it_is_back(
     assert web.get("/api/v1/queues", headers=cookie).status_code == 401
 
     monkeypatch.setattr(yard.storage, "record_operator_event", record_operator_event)
-    guarded.site.signed_out.look()
+    guarded.web.signed_out.look()
 
     assert len(yard.storage.events(EventFilter(kind=Kind.SIGNED_OUT))) == 1
 
@@ -693,7 +693,7 @@ def _place(path: str, job_id: str) -> str:
     return path.replace("{id}", job_id).replace("{name}", "mail").replace("{cause}", "0" * 16)
 
 
-_FORMS = {deed.path: deed.role for deed in DEEDS}
+_FORMS = {action.path: action.role for action in FORM_ACTIONS}
 
 
 @cases("role", [None, *Role])
@@ -734,7 +734,7 @@ def test_no_page_is_shown_to_nobody(guarded_web: TestClient, yard: Yard, path: s
 def test_nothing_changes_by_a_method_that_a_route_does_not_have(web: TestClient, yard: Yard, method: str):
     job = yard.job("dead", queue="mail")
     has = {(endpoint.method, API + endpoint.path) for endpoint in ENDPOINTS}
-    has |= {("GET", page.path) for page in PAGES} | {("POST", deed.path) for deed in DEEDS}
+    has |= {("GET", page.path) for page in PAGES} | {("POST", form_action.path) for form_action in FORM_ACTIONS}
     before = yard.get(job.id)
 
     for path in sorted({path for _, path in has}):

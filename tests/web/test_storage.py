@@ -8,7 +8,7 @@ from starlette.testclient import TestClient
 
 from packhorse.storage.sqlite import SQLite
 from packhorse.web.application import Application
-from packhorse.web.growth import Growth
+from packhorse.web.cache import SizeHistory
 from tests.cli.yard import Yard
 
 API = "/api/v1"
@@ -88,9 +88,9 @@ def test_a_sqlite_storage_is_compacted_and_no_other_is(web: TestClient, yard: Ya
 
 
 def test_the_page_says_by_how_much_the_storage_grows_and_when_it_is_full(web: TestClient, application: Application):
-    glance = application.site.glance
+    cache = application.web.cache
     now = [0.0]
-    growth = glance.growth = Growth(lambda: now[0])
+    growth = cache.growth = SizeHistory(lambda: now[0])
     growth.add(1_000)
     assert "It grows" not in web.get("/storage", headers=HTML).text
 
@@ -100,5 +100,5 @@ def test_the_page_says_by_how_much_the_storage_grows_and_when_it_is_full(web: Te
     told = web.get("/storage", headers=HTML).text
 
     assert "It grows by about 240 MiB a day" in told
-    assert ("would be full in about" in told) == (glance.health().free is not None)
+    assert ("would be full in about" in told) == (cache.health().free is not None)
     assert web.get(f"{API}/storage").json()["growth"] == 240 << 20

@@ -6,11 +6,11 @@ import httpx
 import msgspec
 import pytest
 
+from packhorse.web.api.stream import MOST_VIEWERS
 from packhorse.web.application import Application
-from packhorse.web.sampler import MOST_VIEWERS
 from tests.children import PATIENCE
 from tests.cli.yard import Yard
-from tests.web.conftest import MAIL_SECRET, bearer, served, serving
+from tests.web.conftest import MAIL_SECRET, bearer, served, server_state
 
 STREAM = "/api/v1/stream"
 
@@ -111,7 +111,7 @@ def test_an_unknown_topic_is_refused(application: Application, topics: str):
 
 def test_too_many_viewers_are_turned_away(application: Application, monkeypatch: pytest.MonkeyPatch):
     assert MOST_VIEWERS == 100
-    monkeypatch.setattr("packhorse.web.sampler.MOST_VIEWERS", 1)
+    monkeypatch.setattr("packhorse.web.api.stream.MOST_VIEWERS", 1)
     with served(application) as base, watching(base) as response:
         watched = Watched(response)
         watched.next("hello")
@@ -120,7 +120,7 @@ def test_too_many_viewers_are_turned_away(application: Application, monkeypatch:
 
 
 def test_a_server_that_ends_ends_its_streams(application: Application):
-    with serving(application) as server, watching(server.url.removesuffix("/")) as response:
+    with server_state(application) as server, watching(server.url.removesuffix("/")) as response:
         watched = Watched(response)
         watched.next("overview")
 

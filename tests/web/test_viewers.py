@@ -9,11 +9,11 @@ import httpx
 import pytest
 
 from packhorse.core.errors import TooBusy
+from packhorse.web.api.stream import MOST_VIEWERS, Sampler, TopicKey, Update, Viewer
 from packhorse.web.application import Application, make_application
 from packhorse.web.pages import PAGES
-from packhorse.web.pages.frame import render
-from packhorse.web.pages.page import Asked, Shown
-from packhorse.web.sampler import MOST_VIEWERS, Found, Key, Sampler, Viewer
+from packhorse.web.pages.layout import render
+from packhorse.web.pages.page import PageRequest, PageResponse
 from packhorse.web.security.access import decide_access
 from packhorse.web.security.operator import Operator, Role
 from packhorse.web.security.tokens import Tokens
@@ -22,14 +22,14 @@ from tests.cli.yard import Yard
 from tests.web.conftest import BASE, patient_app
 
 ANNA = Operator("anna", Role.VIEW)
-OVERVIEW = Key("overview", frozenset())
+OVERVIEW = TopicKey("overview", frozenset())
 NEVER = 3_600.0  # seconds between two looks of a sampler that shall look but once
 
 
 def application_of(yard: Yard) -> Application:
     """One that nobody has asked anything yet, and for which time stands still: what was read stays fresh."""
     application = make_application(patient_app(yard), decide_access("127.0.0.1", Tokens(), open_mount=True))
-    application.site.glance._now = lambda: 0.0
+    application.web.cache._now = lambda: 0.0
     return application
 
 
@@ -50,7 +50,7 @@ def calls_for(yard: Yard, viewers: int, topics: list[str]) -> Counter[str]:
     before = calls_of(yard)
 
     async def watch() -> None:
-        sampler = Sampler(application_of(yard).site.call, every=NEVER)
+        sampler = Sampler(application_of(yard).web.call, every=NEVER)
         present = [sampler.join(ANNA, topics) for _ in range(viewers)]
         for viewer in present:
             text = b""
@@ -100,14 +100,14 @@ def test_a_page_that_cannot_be_drawn_is_refused_to_all_who_wait_for_it(yard: Yar
         async with httpx.AsyncClient(transport=httpx.ASGITransport(application), base_url=BASE) as web:
             wanted = [web.get("/queues/none", headers={"x-packhorse": "live"}) for _ in range(5)]
             assert {answer.status_code for answer in await asyncio.gather(*wanted)} == {404}
-        assert not application.site.drawing
+        assert not application.web.rendering
 
     run(ask())
 
 
 def test_when_the_last_viewer_has_left_nothing_looks_any_more(yard: Yard):
     async def watch() -> None:
-        sampler, before = Sampler(application_of(yard).site.call, every=0.001), asyncio.all_tasks()
+        sampler, before = Sampler(application_of(yard).web.call, every=0.001), asyncio.all_tasks()
         viewers = [sampler.join(ANNA, ["overview"]) for _ in range(3)]
         await viewers[0].take()
         for viewer in viewers:
@@ -120,7 +120,7 @@ def test_when_the_last_viewer_has_left_nothing_looks_any_more(yard: Yard):
 
 def test_who_comes_back_after_all_had_left_is_looked_for_again(yard: Yard):
     async def watch() -> None:
-        sampler = Sampler(application_of(yard).site.call, every=0.001)
+        sampler = Sampler(application_of(yard).web.call, every=0.001)
         for _ in range(2):
             viewer = sampler.join(ANNA, ["overview"])
             assert b"event: overview" in (await viewer.take() or b"")
@@ -150,7 +150,7 @@ def test_a_slow_reader_keeps_nobody_waiting_and_misses_what_is_old():
     def check(sampler: Sampler) -> None:
         slow, quick, heard = sampler.join(ANNA, ["overview"]), sampler.join(ANNA, ["overview"]), 0
         for number in range(5_000):
-            sampler._publish(OVERVIEW, Found("overview", b"%d" % number))
+            sampler._publish(OVERVIEW, Update("overview", b"%d" % number))
             heard += len(waiting(quick))
 
         assert heard == 5_000
@@ -164,7 +164,7 @@ def test_a_slow_reader_keeps_nobody_waiting_and_misses_what_is_old():
 def test_who_was_cut_off_hears_what_was_missed_or_else_the_present():
     def check(sampler: Sampler) -> None:
         for number in range(1, 1_501):
-            sampler._publish(OVERVIEW, Found("overview", b"%d" % number))
+            sampler._publish(OVERVIEW, Update("overview", b"%d" % number))
 
         def heard(last_id: str | None) -> list[bytes]:
             viewer = sampler.join(ANNA, ["overview"], last_id)
@@ -200,7 +200,7 @@ def test_where_a_look_takes_long_the_next_one_is_later():
 
 def test_nobody_asks_for_new_lines_of_a_job_that_no_worker_has(yard: Yard):
     job = yard.job("running")
-    sampler, key = Sampler(application_of(yard).site.call), Key(f"job:{job.id}", frozenset())
+    sampler, key = Sampler(application_of(yard).web.call), TopicKey(f"job:{job.id}", frozenset())
 
     def lines_asked_for() -> int:
         before = calls_of(yard)["log_lines"]
@@ -217,12 +217,12 @@ def test_a_page_asks_what_time_it_is_but_once(yard: Yard, monkeypatch: pytest.Mo
     asked, now = [], yard.storage.now
     monkeypatch.setattr(yard.storage, "now", lambda: asked.append(1) or now())
     for path in ("/", "/jobs", "/queues", "/workers"):
-        site, page = application_of(yard).site, next(page for page in PAGES if page.path == path)
+        site, page = application_of(yard).web, next(page for page in PAGES if page.path == path)
         for _ in range(2):  # the first also reads what is shared, and a storage may ask its own clock for that
             asked.clear()
             call = site.call(ANNA)
-            made = page.make(call, Asked(path))
-            assert isinstance(made, Shown)
-            render(call, Asked(path), made, page.place)
+            made = page.make(call, PageRequest(path))
+            assert isinstance(made, PageResponse)
+            render(call, PageRequest(path), made, page.place)
 
         assert len(asked) == 1, path

@@ -184,7 +184,7 @@ def up(context: CommandContext, target: str | None, **options: Any) -> int:
 
 def check_web(settings: Settings, options: dict[str, Any], command: str) -> None:
     """Raises what the web would end with, before a worker starts: nobody shall find out later that it is not there."""
-    from packhorse.web.listening import listening_socket
+    from packhorse.web.bind import listening_socket
 
     _access(settings, options)
     listening_socket(*_address(settings, options), command).close()

@@ -12,6 +12,7 @@ import pymysql
 from packhorse.core.errors import PackhorseError
 from packhorse.storage.mysql.driver_errors import READ_ONLY, TOO_LONG, code_of
 from packhorse.storage.mysql.literals import rendered
+from packhorse.storage.sql.server import LostRaceError
 from packhorse.storage.sql.statements import Dialect
 
 _LONGEST_SCRIPT = 1_000_000
@@ -100,7 +101,9 @@ class MySQLConnection:
         if code_of(error) in READ_ONLY:
             return False  # its server is the primary no longer, perhaps; a new connection may lead to the one that is
         # After any other error, who knows in the middle of what it came?
-        is_known = isinstance(error, PackhorseError | pymysql.Error | UnexpectedRowCountError | UnicodeEncodeError)
+        is_known = isinstance(
+            error, PackhorseError | pymysql.Error | UnexpectedRowCountError | LostRaceError | UnicodeEncodeError
+        )
         return is_known and self._roll_back()
 
     def _roll_back(self) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -27,10 +27,10 @@ from packhorse.storage.mysql.driver_errors import (
     refuse_others,
     translate,
 )
-from packhorse.storage.mysql.transaction import Transaction
+from packhorse.storage.mysql.transaction import MySQLTransaction
 from packhorse.storage.pool import Pool
-from packhorse.storage.sql.server import MADE_AGAIN
-from packhorse.storage.sql.statements import Dialect
+from packhorse.storage.sql.server import REPEATED_CALLS, LostRaceError
+from packhorse.storage.sql.transaction import Shared
 
 R = TypeVar("R")
 
@@ -70,15 +70,15 @@ class Database:
     def __init__(
         self,
         address: Address,
-        sql: Mapping[str, str],
-        dialect: Dialect,
+        shared: Shared,
         prepare: Callable[[MySQLConnection], None],
         now: clock.Now | None,
-        after_commit: Callable[[Transaction], None],
+        after_commit: Callable[[MySQLTransaction], None],
     ) -> None:
         self.address = address
-        self._sql = sql
-        self._dialect = dialect
+        self._shared = shared
+        self._sql = shared.sql
+        self._dialect = shared.dialect
         self._prepare = prepare
         self._now = now
         self._after_commit = after_commit
@@ -95,24 +95,25 @@ class Database:
 
     # --- calls ----------------------------------------------------------------------------------------------------
 
-    def write(self, name: str, work: Callable[[Transaction], R]) -> R:
+    def write(self, name: str, work: Callable[[MySQLTransaction], R]) -> R:
         """Do `work` in a transaction, committed when this returns; all of it or nothing."""
 
-        def once(connection: MySQLConnection) -> tuple[R, Transaction]:
+        def once(connection: MySQLConnection) -> tuple[R, MySQLTransaction]:
             tx = self._begin(connection)
             result = work(tx)
             tx.commit()
             return result, tx
 
         result, tx = self._repeatedly(name, once)
+        self._shared.names.add(tx.names)
         self._after_commit(tx)
         return result
 
-    def _begin(self, connection: MySQLConnection) -> Transaction:
+    def _begin(self, connection: MySQLConnection) -> MySQLTransaction:
         """With the time, and the mark of a move; whoever puts one there waits until this transaction has ended."""
         _, answer = connection.script(["START TRANSACTION", self._sql["share_writing"]])
         ((mark, now),) = answer.rows
-        return Transaction(connection, int(now) if self._now is None else self._now(), mark)
+        return MySQLTransaction(connection, self._shared, int(now) if self._now is None else self._now(), mark)
 
     def read(self, name: str, sql: str, values: Sequence[Any] = ()) -> list[Any]:
         """All rows of one query, as of one moment."""
@@ -132,9 +133,10 @@ class Database:
                     result = work(connection)
                 self.meter.record(name, began_at - asked_at, time.perf_counter() - began_at)
                 return result
-            except (pymysql.Error, OverflowError, UnicodeEncodeError, OSError) as error:
-                is_unknown = connection is not None and name in MADE_AGAIN and is_lost(error)
-                if not left or not (is_unknown or code_of(error) in LOST_RACES):
+            except (pymysql.Error, OverflowError, UnicodeEncodeError, OSError, LostRaceError) as error:
+                is_unknown = connection is not None and name in REPEATED_CALLS and is_lost(error)
+                lost_race = isinstance(error, LostRaceError) or code_of(error) in LOST_RACES
+                if not left or not (is_unknown or lost_race):
                     raise self.told(error) from error
                 self.meter.busy_retries += 1
                 time.sleep(random.uniform(0.2, 1.0) * 0.02 * (TRIES - left))

@@ -19,7 +19,7 @@ from packhorse.core.errors import StorageNotFound, StorageUnavailable
 from packhorse.storage.mysql.connection import MySQLConnection
 from packhorse.storage.mysql.driver_errors import code_of
 from packhorse.storage.mysql.statements import TABLE, quoted
-from packhorse.storage.sql.server import make_sure
+from packhorse.storage.sql.server import ensure_schema
 from packhorse.storage.sql.statements import load_migrations
 
 Migration = tuple[int, str, str]
@@ -53,7 +53,9 @@ def prepare(
     if 0 < present[0] < wanted:  # perhaps another program is just making them, one migration after the other
         with _turn(connection, schema):
             present = versions(connection, schema)
-    make_sure(f"the tables in {schema} have", present, wanted, lambda: migrate(connection, schema, migrations), missing)
+    ensure_schema(
+        f"the tables in {schema} have", present, wanted, lambda: migrate(connection, schema, migrations), missing
+    )
 
 
 def migrate(connection: MySQLConnection, schema: str, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:

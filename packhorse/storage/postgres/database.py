@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,14 +17,16 @@ from packhorse.core import clock
 from packhorse.storage.pool import Pool
 from packhorse.storage.postgres.connection import ADAPTERS, Pg, PooledConnection, PostgresConnection
 from packhorse.storage.postgres.driver_errors import is_lost, may_pass, not_understood, translate, without_password
-from packhorse.storage.postgres.transaction import Transaction
-from packhorse.storage.sql.server import MADE_AGAIN
-from packhorse.storage.sql.statements import Dialect
+from packhorse.storage.postgres.transaction import PostgresTransaction
+from packhorse.storage.sql.server import REPEATED_CALLS, LostRaceError
+from packhorse.storage.sql.transaction import Shared
 
 R = TypeVar("R")
 
 TRIES = 6
 """How often a call is made that others make fail: deadlocks, locks that are not given."""
+
+_LOST_RACES = (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable, LostRaceError)
 
 # Whoever has waited for a lock must see what its holder wrote, whatever the server does by default.
 # Plans must not hang on statistics: a table that fills and empties all day has none that are true. With these, every
@@ -78,16 +80,16 @@ class Database:
         self,
         address: str,
         options: Options,
-        sql: Mapping[str, str],
-        dialect: Dialect,
+        shared: Shared,
         prepare: Callable[[PostgresConnection], None],
         now: clock.Now | None,
-        after_commit: Callable[[Transaction], None],
+        after_commit: Callable[[PostgresTransaction], None],
     ) -> None:
         self.address = address
         self.options = options
-        self._sql = sql
-        self._dialect = dialect
+        self._shared = shared
+        self._sql = shared.sql
+        self._dialect = shared.dialect
         self._now = now
         self._after_commit = after_commit
         self._begin_words = "; ".join(_POOLED) if options.pgbouncer else "BEGIN"
@@ -104,17 +106,18 @@ class Database:
 
     # --- calls ----------------------------------------------------------------------------------------------------
 
-    def write(self, name: str, work: Callable[[Transaction], R]) -> R:
+    def write(self, name: str, work: Callable[[PostgresTransaction], R]) -> R:
         """Do `work` in a transaction, committed when this returns; all of it or nothing."""
 
-        def once(connection: PostgresConnection) -> tuple[R, Transaction]:
-            tx = Transaction(connection, *self._begin(connection))
+        def once(connection: PostgresConnection) -> tuple[R, PostgresTransaction]:
+            tx = PostgresTransaction(connection, self._shared, *self._begin(connection))
             result = work(tx)
             tx.flush()
             connection.begin("COMMIT")
             return result, tx
 
         result, tx = self._repeatedly(name, once)
+        self._shared.names.add(tx.names)
         self._after_commit(tx)
         return result
 
@@ -147,13 +150,13 @@ class Database:
                     result = work(connection)
                 self.meter.record(name, began_at - asked_at, time.perf_counter() - began_at)
                 return result
-            except (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable) as error:
+            except _LOST_RACES as error:
                 if not left:
                     raise translate(error, self.address) from error
                 self.meter.busy_retries += 1
                 time.sleep(random.uniform(0.2, 1.0) * 0.05 * (TRIES - left))
             except (psycopg.Error, OverflowError, UnicodeEncodeError) as error:
-                if connection is None or not left or name not in MADE_AGAIN or not is_lost(error):
+                if connection is None or not left or name not in REPEATED_CALLS or not is_lost(error):
                     raise translate(error, self.address) from error
         raise AssertionError("the last try returns or raises")
 

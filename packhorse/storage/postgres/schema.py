@@ -15,7 +15,7 @@ from psycopg import errors
 from packhorse.core.errors import StorageNotFound
 from packhorse.storage.postgres.connection import PostgresConnection
 from packhorse.storage.postgres.statements import quoted
-from packhorse.storage.sql.server import make_sure
+from packhorse.storage.sql.server import ensure_schema
 from packhorse.storage.sql.statements import load_migrations
 
 Migration = tuple[int, str, str]
@@ -41,7 +41,7 @@ def prepare(
     """Make sure that this program can work with what is in the database. Tables that are not there are made, unless
     there is an error to be raised then."""
     present, wanted = versions(connection, schema), migrations[-1][0]
-    make_sure(f"the schema {schema} has", present, wanted, lambda: migrate(connection, schema, migrations), missing)
+    ensure_schema(f"the schema {schema} has", present, wanted, lambda: migrate(connection, schema, migrations), missing)
 
 
 def migrate(connection: PostgresConnection, schema: str, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:

@@ -23,10 +23,11 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from packhorse.core import clock
 from packhorse.core.errors import BadValue
 from packhorse.storage.metrics import CallMetrics
+from packhorse.storage.sql.transaction import Shared
 from packhorse.storage.sqlite import wal
 from packhorse.storage.sqlite.driver_errors import translate
 from packhorse.storage.sqlite.filesystem import DatabaseFile
-from packhorse.storage.sqlite.transaction import Transaction
+from packhorse.storage.sqlite.transaction import SQLiteTransaction
 
 R = TypeVar("R")
 Row = tuple[Any, ...]
@@ -54,7 +55,7 @@ class _Ticket(Generic[R]):
 
     __slots__ = ("asked_at", "error", "is_done", "leads", "name", "result", "turn", "work")
 
-    def __init__(self, name: str, work: Callable[[Transaction], R]) -> None:
+    def __init__(self, name: str, work: Callable[[SQLiteTransaction], R]) -> None:
         self.name = name
         self.work = work
         self.asked_at = time.perf_counter()
@@ -73,17 +74,17 @@ class Database:
         self,
         path: Path,
         options: Options,
+        shared: Shared,
         prepare: Callable[[sqlite3.Connection], None],
         after_commit: Callable[[], None],
         now: clock.Now,
-        forget: Callable[[], object] = lambda: None,
     ) -> None:
         self.path = path
         self._file = DatabaseFile(path, options.synchronous, prepare)
         self.options = options
         self.meter = CallMetrics()
         self._after_commit = after_commit
-        self._forget_file = forget  # what was known of the file's content, when it is another's
+        self._shared = shared
         self._now = now
         self._forget()
         _databases.add(self)
@@ -109,7 +110,7 @@ class Database:
 
     # --- writing --------------------------------------------------------------------------------------------------
 
-    def write(self, name: str, work: Callable[[Transaction], R]) -> R:
+    def write(self, name: str, work: Callable[[SQLiteTransaction], R]) -> R:
         """Do `work` in a transaction, committed when this returns; all of it or nothing."""
         self._pass_gate()
         ticket = _Ticket(name, work)
@@ -164,6 +165,8 @@ class Database:
                 shared.flush()
                 wal.allocate(self._file.log)
                 connection.execute("COMMIT")
+                if shared.names:
+                    self._shared.names.add(shared.names)
             except BaseException as error:
                 if not isinstance(error, Exception) and not connection.in_transaction:
                     self._report(tickets, began_at, own)  # the interrupt came when all was committed
@@ -187,8 +190,8 @@ class Database:
                     _let_go(ticket, own)
         return shared.wakes
 
-    def _do_all(self, tickets: Sequence[_Ticket[Any]], connection: sqlite3.Connection) -> Transaction:
-        shared = Transaction(connection, self._now())
+    def _do_all(self, tickets: Sequence[_Ticket[Any]], connection: sqlite3.Connection) -> SQLiteTransaction:
+        shared = SQLiteTransaction(connection, self._shared, self._now())
         if len(tickets) == 1:
             # Alone, a call that fails is undone with the whole transaction and needs no savepoint.
             tickets[0].result = tickets[0].work(shared)
@@ -197,7 +200,7 @@ class Database:
             self._do(ticket, shared)
         return shared
 
-    def _do(self, ticket: _Ticket[Any], shared: Transaction) -> None:
+    def _do(self, ticket: _Ticket[Any], shared: SQLiteTransaction) -> None:
         """One of several tickets' work. Its failure undoes its own writes and nobody else's."""
         ticket.error = None
         try:
@@ -381,7 +384,7 @@ class Database:
             if connection is not None:
                 connection.close()
         self._file.forget()
-        self._forget_file()
+        self._shared.names.clear()
 
     def _open_writer(self) -> sqlite3.Connection:
         self._file.create()

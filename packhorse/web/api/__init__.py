@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 from packhorse.web.api import (
-    clients,
     events,
     failures,
-    filters,
     jobs,
     logs,
     queues,
     schedules,
-    series,
+    stats,
     storage,
     suggestions,
     tasks,
-    totals,
     workers,
 )
 from packhorse.web.api.endpoint import Endpoint
 
-_MODULES = (
-    *(jobs, logs, filters, failures, queues, tasks, workers, clients, schedules, series, storage, totals, events),
-    suggestions,
-)
+_MODULES = (jobs, logs, failures, queues, tasks, workers, schedules, storage, stats, events, suggestions)
 
 ENDPOINTS: tuple[Endpoint, ...] = tuple(
     endpoint for module in _MODULES for endpoint in vars(module).values() if isinstance(endpoint, Endpoint)
 )
-"""Every endpoint, in the order in which they are written down."""
+"""Every endpoint, in the order of the modules."""

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, get_type_hints
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import anyio
 import msgspec
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
 from packhorse.core.errors import BadValue, TooBusy
+from packhorse.web.context import Call, WebContext
 from packhorse.web.security.operator import Role
-from packhorse.web.site import Call, Site
 
 TIME_LIMIT = 30.0
 
@@ -43,9 +44,9 @@ class Endpoint:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.handler(*args, **kwargs)
 
-    async def respond(self, request: Request, site: Site) -> Response:
+    async def respond(self, request: Request, web: WebContext) -> Response:
         """The answer to a request. What is wrong is raised."""
-        call = site.call(request.state.operator)
+        call = web.call(request.state.operator)
         call.operator.require(self.role)
         given: dict[str, Any] = dict(request.path_params)
         if self.query is not None:
@@ -131,3 +132,22 @@ def delete(path: str, *, role: Role = Role.ADMIN) -> Callable[[Handler], Endpoin
 
 
 __all__ = ["Call", "Endpoint", "delete", "get", "in_time", "parse_query", "post", "read_body"]
+
+
+T = TypeVar("T")
+
+
+class PartQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """How many at most, by their names; `cursor` is the `next` of the answer before. Without a limit, all."""
+
+    cursor: Annotated[str, Meta(max_length=512)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=1_000)] | None = None
+
+
+def part_of(items: Iterable[T], name: Callable[[T], str], query: PartQuery) -> tuple[list[T], str | None]:
+    """The part that is asked for, and the cursor for the next one."""
+    if query.limit is None and query.cursor is None:
+        return list(items), None
+    rest = sorted((item for item in items if query.cursor is None or name(item) > query.cursor), key=name)
+    part = rest[: query.limit]
+    return part, name(part[-1]) if len(part) < len(rest) else None

@@ -12,8 +12,7 @@ from packhorse.core.clock import DAY, microseconds
 from packhorse.monitor.serializers import CauseFields, FailureFields, failure_fields
 from packhorse.storage.records import Span
 from packhorse.web.api.endpoint import Call, get, post
-from packhorse.web.api.series import SpanQuery
-from packhorse.web.telltales import Telltales, telltales_of
+from packhorse.web.api.stats import SpanQuery
 
 
 class FailuresQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -61,13 +60,6 @@ def get_failure(call: Call, cause: str, query: SpanQuery) -> CauseFields:
     counts = call.reader.failure_counts(query.span).get(cause, {})
     fields = {**msgspec.structs.asdict(failure_fields(replace(group, counts=counts))), **call.reader.jobs_of(cause)}
     return CauseFields(**fields, example=call.reader.example_of(group))
-
-
-@get("/failures/{cause}/telltales")
-def list_telltales(call: Call, cause: str) -> Telltales:
-    """What the arguments of its jobs have in common that those of completed ones have not: of the latest hundred of
-    either, in which parts of them it is so."""
-    return telltales_of(call.reader, call.reader.failure(cause))
 
 
 @post("/failures/{cause}/silence")

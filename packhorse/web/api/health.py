@@ -18,16 +18,16 @@ from starlette.responses import Response
 
 from packhorse.monitor.health import Facts, Finding, foremen, readable, writable
 from packhorse.web.api.endpoint import in_time
+from packhorse.web.context import WebContext
 from packhorse.web.security.operator import Operator
 from packhorse.web.security.redaction import Redaction
-from packhorse.web.site import Site
 
 
 class Probes:
     """Answers the probes of one server."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
+    def __init__(self, web: WebContext) -> None:
+        self._web = web
         self._looking: dict[Any, asyncio.Future[list[Finding]]] = {}
 
     @functools.cached_property
@@ -36,29 +36,29 @@ class Probes:
 
     async def healthz(self, request: Request) -> Response:
         """200 if the storage takes writes and a foreman is alive that takes jobs; 503 if not. For alarms."""
-        return _answer(await self._shared(_health), request.state.operator, self._site.redaction)
+        return _answer(await self._shared(_health), request.state.operator, self._web.redaction)
 
     async def readyz(self, request: Request) -> Response:
         """200 if this server can read the storage; 503 if not. For those who send requests here."""
-        return _answer(await self._shared(_readiness), request.state.operator, self._site.redaction)
+        return _answer(await self._shared(_readiness), request.state.operator, self._web.redaction)
 
-    async def _shared(self, look: Callable[[Site], list[Finding]]) -> list[Finding]:
+    async def _shared(self, look: Callable[[WebContext], list[Finding]]) -> list[Finding]:
         here = (asyncio.get_running_loop(), look)
         if here not in self._looking:
-            self._looking[here] = asyncio.ensure_future(in_time(look, self._site, limiter=self._threads))
+            self._looking[here] = asyncio.ensure_future(in_time(look, self._web, limiter=self._threads))
             self._looking[here].add_done_callback(lambda _: self._looking.pop(here, None))
         return await asyncio.shield(self._looking[here])
 
 
-def _health(site: Site) -> list[Finding]:
-    answer = writable(site.storage)
+def _health(web: WebContext) -> list[Finding]:
+    answer = writable(web.storage)
     if not answer.is_ok:
         return [answer]
-    return [answer, *foremen(Facts(site.storage, site.app.settings.lease))]
+    return [answer, *foremen(Facts(web.storage, web.app.settings.lease))]
 
 
-def _readiness(site: Site) -> list[Finding]:
-    return [readable(site.storage)]
+def _readiness(web: WebContext) -> list[Finding]:
+    return [readable(web.storage)]
 
 
 def _answer(found: list[Finding], operator: Operator | None, redaction: Redaction) -> Response:

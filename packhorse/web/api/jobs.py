@@ -278,7 +278,7 @@ def short_call(job: Job) -> str:
 def filter_of(call: Call, query: FilterQuery) -> Filter:
     """The filter that a query means."""
     named = [f"{name}:{value}" for name in _WORDS if (value := getattr(query, name)) is not None]
-    return parse_words_apart([*expand_names([query.q or ""], call.site.filters), *named], call.reader.now())
+    return parse_words_apart([*expand_names([query.q or ""], call.web.filters), *named], call.reader.now())
 
 
 _WORDS = tuple(field for field in FilterQuery.__struct_fields__ if field != "q")
@@ -393,7 +393,7 @@ def _created(call: Call, handles: Sequence[JobHandle[Any]]) -> list[CreatedJob]:
 
 def _steered(call: Call, id: str, action: JobAction) -> SteeredFields:
     before = call.actions.apply(action, id, new_queue_hint=_UNKNOWN_QUEUE)
-    after = call.site.storage.get(id)
+    after = call.web.storage.get(id)
     return steered_fields(action.operation, ActionResult(id, True, after.state if after else before.state))
 
 
@@ -447,7 +447,7 @@ def bulk(call: Call, body: BulkBody) -> BulkAnswer:
     if not (body.filter or "").strip():
         raise BadValue("which jobs? neither filter nor ids says so", hint='e.g. {"filter": "state:dead task:resize"}')
     seen_at = _seen_at(body) or now
-    words = expand_names([body.filter or ""], call.site.filters)
+    words = expand_names([body.filter or ""], call.web.filters)
     where = parse_words_apart(words, seen_at)
     if not chooses_some(words, seen_at):
         raise BadValue(

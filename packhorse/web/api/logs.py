@@ -13,7 +13,7 @@ from packhorse.monitor.serializers import LogFields, iso, log_fields
 from packhorse.storage.records import LogKind, LogLevel, LogLine
 from packhorse.web.api.endpoint import Call, get
 from packhorse.web.api.jobs import AfterQuery
-from packhorse.web.safe_text import safe
+from packhorse.web.text import safe
 
 _AT_ONCE = 200  # lines of a text that are held in memory; each may have ten thousand characters
 _ODD = re.compile(r"[^0-9A-Za-z_.-]")

@@ -6,9 +6,8 @@ import msgspec
 
 from packhorse.core.clock import from_datetime
 from packhorse.monitor.serializers import QueueFields, iso, queue_fields
-from packhorse.web.api.endpoint import Call, get, post
+from packhorse.web.api.endpoint import Call, PartQuery, get, part_of, post
 from packhorse.web.api.jobs import BulkAnswer, moment_of
-from packhorse.web.api.part import PartQuery, part_of
 from packhorse.web.security.operator import Role
 
 

@@ -49,7 +49,7 @@ def list_ticks(call: Call, name: str) -> TickList:
     """What became of the latest slots."""
     if name not in {schedule.name for schedule in call.reader.schedules()}:
         raise ScheduleNotFound(name[:128])
-    return TickList([tick_fields(tick) for tick in call.site.storage.ticks(name, limit=_TICKS)])
+    return TickList([tick_fields(tick) for tick in call.web.storage.ticks(name, limit=_TICKS)])
 
 
 @post("/schedules/{name}/run", status=201)

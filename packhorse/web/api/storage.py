@@ -11,7 +11,7 @@ from packhorse.monitor.serializers import HealthFields, OperationFields, health_
 from packhorse.monitor.stats import ConnectionTotals, connection_totals, total_operation_times
 from packhorse.storage.records import OperationTimes, WorkerInfo
 from packhorse.web.api.endpoint import Call, get, post
-from packhorse.web.latencies import Latencies, Minute
+from packhorse.web.cache import LatencyHistory, Minute
 from packhorse.web.security.operator import Role
 
 
@@ -73,14 +73,14 @@ class CompactedFields(msgspec.Struct):
 @get("/storage")
 def get_storage(call: Call) -> StorageFields:
     """Latencies, contention, connections, memory and size of the storage, and what an operator should know."""
-    fields = health_fields(call.site.glance.health())
+    fields = health_fields(call.web.cache.health())
     return StorageFields(
         **msgspec.structs.asdict(fields),
         latencies=_latencies(call),
         writes=_writes(call),
         worker_operations=[operation_fields(each) for each in worker_operations(call)],
-        growth=call.site.glance.growth.per_day(),
-        all_connections=connection_totals(call.site.connections(), _alive(call)),
+        growth=call.web.cache.growth.per_day(),
+        all_connections=connection_totals(call.web.connections(), _alive(call)),
     )
 
 
@@ -116,16 +116,16 @@ def compact_storage(call: Call) -> CompactedFields:
 
 
 def _latencies(call: Call) -> list[LatencyFields]:
-    minutes = _minutes(call.site.glance.latencies)
+    minutes = _minutes(call.web.cache.latencies)
     return [LatencyFields(minutes_ago=ago, reads=each.calls, **_spans(each)) for ago, each in minutes]
 
 
 def _writes(call: Call) -> list[WriteFields]:
-    minutes = _minutes(call.site.glance.writing.minutes)
+    minutes = _minutes(call.web.cache.writing.minutes)
     return [WriteFields(minutes_ago=ago, writes=each.calls, **_spans(each)) for ago, each in minutes]
 
 
-def _minutes(known: Latencies) -> Iterator[tuple[int, Minute]]:
+def _minutes(known: LatencyHistory) -> Iterator[tuple[int, Minute]]:
     """Those of the last hour in which something was measured, and how long ago each was."""
     minutes = known.last_hour()
     return ((len(minutes) - place, each) for place, each in enumerate(minutes, 1) if each is not None)

@@ -7,8 +7,7 @@ import msgspec
 from packhorse.monitor.serializers import TaskFields, task_fields
 from packhorse.monitor.stats import RunStats, stats_by_task
 from packhorse.storage.records import Span
-from packhorse.web.api.endpoint import Call, get
-from packhorse.web.api.part import PartQuery, part_of
+from packhorse.web.api.endpoint import Call, PartQuery, get, part_of
 
 
 class ShownTask(TaskFields, kw_only=True):

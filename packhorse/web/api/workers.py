@@ -7,14 +7,23 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from packhorse.core.errors import NotAllowed
 from packhorse.core.event import ForemanAction, ForemanOrder
 from packhorse.core.job import State
 from packhorse.monitor.actions import MAX_SLOTS, MAX_WORKERS, scale_order, workers_of
 from packhorse.monitor.liveness import started_job_ids
-from packhorse.monitor.serializers import Moment, WorkerFields, holder_fields, iso, stored_json, worker_fields
+from packhorse.monitor.serializers import (
+    ClientFields,
+    Moment,
+    WorkerFields,
+    client_fields,
+    holder_fields,
+    iso,
+    stored_json,
+    worker_fields,
+)
 from packhorse.monitor.stacks import Stack, stacks_of
-from packhorse.web.api.endpoint import Call, get, post
-from packhorse.web.api.part import PartQuery, part_of
+from packhorse.web.api.endpoint import Call, PartQuery, get, part_of, post
 from packhorse.web.security.operator import Role
 
 _MOST_GONE = 500
@@ -186,3 +195,30 @@ def ask_worker_for_stacks(call: Call, id: str) -> StackList:
             for worker in asked
         ]
     )
+
+
+class ClientList(msgspec.Struct):
+    """Every client."""
+
+    items: list[ClientFields]
+
+
+class SubscriberList(msgspec.Struct):
+    """The clients that still want a job's outcome."""
+
+    items: list[str]
+
+
+@get("/clients")
+def list_clients(call: Call) -> ClientList:
+    """Every client that has shown a sign of life of late."""
+    if call.operator.queues:
+        raise NotAllowed("clients are not shown to tokens of some queues only")
+    return ClientList([client_fields(client) for client in call.web.cache.clients()])
+
+
+@get("/jobs/{id}/subscribers")
+def list_subscribers(call: Call, id: str) -> SubscriberList:
+    """The clients that still want the outcome of this job; it is kept until each has acknowledged it."""
+    call.reader.stored(id)
+    return SubscriberList(call.web.storage.subscribers(id))

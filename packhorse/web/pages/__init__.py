@@ -5,13 +5,9 @@ from __future__ import annotations
 from packhorse.web.pages import (
     audit,
     bulk,
-    clients,
-    counting,
     failures,
-    find,
     job,
     jobs,
-    new_job,
     overview,
     queues,
     schedules,
@@ -19,27 +15,11 @@ from packhorse.web.pages import (
     tasks,
     workers,
 )
-from packhorse.web.pages.page import Deed, Page
+from packhorse.web.pages.page import FormAction, Page
 
-_MODULES = (
-    *(
-        overview,
-        new_job,
-        counting,
-        bulk,
-        jobs,
-        job,
-        failures,
-        queues,
-        tasks,
-        workers,
-        clients,
-        schedules,
-        storage,
-        audit,
-        find,
-    ),
-)
+_MODULES = (overview, bulk, jobs, job, failures, queues, tasks, workers, schedules, storage, audit)
 
 PAGES: tuple[Page, ...] = tuple(page for module in _MODULES for page in vars(module).values() if isinstance(page, Page))
-DEEDS: tuple[Deed, ...] = tuple(deed for module in _MODULES for deed in vars(module).values() if isinstance(deed, Deed))
+FORM_ACTIONS: tuple[FormAction, ...] = tuple(
+    form_action for module in _MODULES for form_action in vars(module).values() if isinstance(form_action, FormAction)
+)

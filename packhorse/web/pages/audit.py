@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from packhorse.core.clock import SECOND
 from packhorse.core.event import Event
-from packhorse.web.pages.page import Asked, Shown, address, page
-from packhorse.web.site import Call
+from packhorse.web.context import Call
+from packhorse.web.pages.page import PageRequest, PageResponse, address, page
 
 _LIMIT = 200
 _TOGETHER = SECOND // 20  # between the jobs of one deed; two commands lie further apart
@@ -27,7 +27,7 @@ _WORDS = {
 }
 
 
-class Told(NamedTuple):
+class AuditEntry(NamedTuple):
     """A deed, or many alike at one time."""
 
     at: int
@@ -45,33 +45,33 @@ class Told(NamedTuple):
 
 
 @page("/audit", "audit")
-def audit(call: Call, asked: Asked) -> Shown:
+def audit(call: Call, request: PageRequest) -> PageResponse:
     """The newest first."""
-    text = asked.query.get("before", "")
+    text = request.query.get("before", "")
     before = int(text) if text.isdigit() and len(text) < 18 else None
-    by = asked.query.get("by")
+    by = request.query.get("by")
     deeds = call.reader.history.audit(before, _LIMIT, by)
     earlier = address("/audit", by=by, before=deeds.before) if deeds.before is not None else None
-    return Shown("audit.html", "Audit", {"told": _told(deeds), "earlier": earlier, "by": by})
+    return PageResponse("audit.html", "Audit", {"told": _entries(deeds), "earlier": earlier, "by": by})
 
 
-def _told(deeds: list[Event]) -> list[Told]:
-    told: list[Told] = []
+def _entries(deeds: list[Event]) -> list[AuditEntry]:
+    entries: list[AuditEntry] = []
     for event in deeds:
         by, word = str((event.data or {}).get("by")), _WORDS.get(event.kind, event.kind.replace("_", " "))
-        same = _same_deed(told, event, by, word)
-        if same is not None:
-            same.events.append(event)
+        entry = _same_action(entries, event, by, word)
+        if entry is not None:
+            entry.events.append(event)
         else:
-            told.append(Told(event.at, by, word, [event]))
-    return told
+            entries.append(AuditEntry(event.at, by, word, [event]))
+    return entries
 
 
-def _same_deed(told: list[Told], event: Event, by: str, word: str) -> Told | None:
+def _same_action(entries: list[AuditEntry], event: Event, by: str, word: str) -> AuditEntry | None:
     """Of those just told, the one that this event of a job is part of. Jobs of several queues may lie mixed."""
     if event.job_id is None:
         return None
-    for each in reversed(told):
+    for each in reversed(entries):
         if each.events[-1].at - event.at >= _TOGETHER:
             return None
         if (each.by, each.word, each.first.queue) == (by, word, event.queue) and each.first.job_id is not None:

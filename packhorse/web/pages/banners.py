@@ -10,8 +10,8 @@ from packhorse.monitor import health
 from packhorse.monitor.health import Facts, Finding, Verdict
 from packhorse.monitor.stats import RunStats
 from packhorse.storage.records import Span
+from packhorse.web.pages.filters import sentence, span
 from packhorse.web.pages.page import address
-from packhorse.web.pages.words import sentence, span
 from packhorse.web.reader import Reader
 
 MOST = 3
@@ -52,7 +52,7 @@ class ReaderFacts(Facts):
 
     @cached_property
     def flows(self) -> dict[str, RunStats]:
-        return self._reader.reckoned("flows", Span.TWO_HOURS, lambda points: health.flows_of(points, self.now))
+        return self._reader.computed("flows", Span.TWO_HOURS, lambda points: health.flows_of(points, self.now))
 
 
 def banners(reader: Reader, place: str) -> list[Banner]:

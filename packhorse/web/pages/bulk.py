@@ -14,16 +14,16 @@ from packhorse.monitor.actions import JobAction
 from packhorse.monitor.filters import chooses_some, parse_words_apart, split_words
 from packhorse.storage.records import Filter
 from packhorse.web.api.problem import Problem, problem_of
+from packhorse.web.context import Call
 from packhorse.web.pages.jobs import OPERATIONS, UNKNOWN_QUEUE, queue_names, row_of
-from packhorse.web.pages.page import Asked, Elsewhere, Shown, address, deed
+from packhorse.web.pages.page import PageRequest, PageResponse, Redirect, address, form_action
 from packhorse.web.security.operator import Role
-from packhorse.web.site import Call
 
 MOST_UNTYPED = 100
 _EXAMPLES = 3
 
 
-class Meant(NamedTuple):
+class BulkSelection(NamedTuple):
     """The jobs to which something is to be done: how many, and some of them."""
 
     number: int
@@ -32,14 +32,14 @@ class Meant(NamedTuple):
     ids: list[str]  # those that were ticked; empty: all that fit
 
 
-@deed("/bulk")
-def bulk(call: Call, asked: Asked) -> Shown | Elsewhere:
+@form_action("/bulk")
+def bulk(call: Call, request: PageRequest) -> PageResponse | Redirect:
     """The ticked jobs, or all that fit: ask, or do it."""
-    operation = _operation(asked.field("action"))
+    operation = _operation(request.field("action"))
     call.operator.require(Role.ADMIN if operation is Operation.DELETE else Role.OPERATE)
-    action = _action(asked, operation)
-    ids = asked.fields("id") if asked.field("scope") != "all" else []
-    if not ids and asked.field("scope") != "all":
+    action = _action(request, operation)
+    ids = request.fields("id") if request.field("scope") != "all" else []
+    if not ids and request.field("scope") != "all":
         raise BadValue("no job was ticked", hint="tick some, or choose all that fit the filter")
     try:
         if action.queue == "":
@@ -47,58 +47,60 @@ def bulk(call: Call, asked: Asked) -> Shown | Elsewhere:
         call.actions.check(action, new_queue_hint=UNKNOWN_QUEUE)
     except (BadValue, QueueNotFound) as error:
         # The question again, with the field that is wrong; what was ticked stays so.
-        meant = _ticked(call, ids) if ids else _fitting(call, action, _where(call, asked))
-        return _ask(call, asked, action, meant, problem_of(error))
-    return _do_to_ticked(call, asked, action, ids) if ids else _do_to_fitting(call, asked, action)
+        meant = _ticked(call, ids) if ids else _fitting(call, action, _where(call, request))
+        return _ask(call, request, action, meant, problem_of(error))
+    return _do_to_ticked(call, request, action, ids) if ids else _do_to_fitting(call, request, action)
 
 
-def _do_to_ticked(call: Call, asked: Asked, action: JobAction, ids: list[str]) -> Shown | Elsewhere:
-    if asked.field("sure") != "yes" and (len(ids) > 1 or action.operation is Operation.DELETE):
-        return _ask(call, asked, action, _ticked(call, ids))
-    is_asked = asked.field("sure") == "yes" and asked.field("seen_at")
-    seen_at = _number(asked.field("seen_at")) if is_asked else None
+def _do_to_ticked(call: Call, request: PageRequest, action: JobAction, ids: list[str]) -> PageResponse | Redirect:
+    if request.field("sure") != "yes" and (len(ids) > 1 or action.operation is Operation.DELETE):
+        return _ask(call, request, action, _ticked(call, ids))
+    is_asked = request.field("sure") == "yes" and request.field("seen_at")
+    seen_at = _number(request.field("seen_at")) if is_asked else None
     done = call.actions.apply_to_ids(action, ids[:1_000], seen_at)
-    return _back(asked, action.operation, done.changed, sum(done.skipped.values()))
+    return _back(request, action.operation, done.changed, sum(done.skipped.values()))
 
 
-def _ticked(call: Call, ids: list[str]) -> Meant:
-    jobs = call.site.storage.get_many(ids[:1_000])
+def _ticked(call: Call, ids: list[str]) -> BulkSelection:
+    jobs = call.web.storage.get_many(ids[:1_000])
     shown = [call.reader.get(job.id) for job in jobs[:_EXAMPLES] if call.operator.sees(job.queue)]
-    return Meant(len(ids), True, shown, ids)
+    return BulkSelection(len(ids), True, shown, ids)
 
 
-def _where(call: Call, asked: Asked) -> Filter:
-    seen_at = _number(asked.field("seen_at")) if asked.field("seen_at") else call.reader.now()
-    words = split_words([asked.field("filter")]) if asked.field("filter") else []
+def _where(call: Call, request: PageRequest) -> Filter:
+    seen_at = _number(request.field("seen_at")) if request.field("seen_at") else call.reader.now()
+    words = split_words([request.field("filter")]) if request.field("filter") else []
     where = parse_words_apart(words, seen_at)
     if not chooses_some(words, seen_at):
         raise BadValue("without a filter this would mean every job", hint="choose a state, a queue or a task first")
     return where
 
 
-def _fitting(call: Call, action: JobAction, where: Filter) -> Meant:
+def _fitting(call: Call, action: JobAction, where: Filter) -> BulkSelection:
     possible = action.legal(where)
     count = call.reader.count(possible)
-    return Meant(count.number, count.exact, call.reader.find(possible, None, _EXAMPLES).jobs, [])
+    return BulkSelection(count.number, count.exact, call.reader.find(possible, None, _EXAMPLES).jobs, [])
 
 
-def _do_to_fitting(call: Call, asked: Asked, action: JobAction) -> Shown | Elsewhere:
-    where = _where(call, asked)
-    seen_at = _number(asked.field("seen_at"))
-    expected = asked.field("expected")
-    if asked.field("sure") != "yes" or not _is_typed(asked):
-        return _ask(call, asked, action, _fitting(call, action, where))
-    done = call.actions.apply_to_matching(action, where, seen_at, asked.field("cursor") or None)
-    changed = done.changed + _number(asked.field("changed") or "0")
-    skipped = sum(done.skipped.values()) + _number(asked.field("skipped") or "0")
+def _do_to_fitting(call: Call, request: PageRequest, action: JobAction) -> PageResponse | Redirect:
+    where = _where(call, request)
+    seen_at = _number(request.field("seen_at"))
+    expected = request.field("expected")
+    if request.field("sure") != "yes" or not _is_typed(request):
+        return _ask(call, request, action, _fitting(call, action, where))
+    done = call.actions.apply_to_matching(action, where, seen_at, request.field("cursor") or None)
+    changed = done.changed + _number(request.field("changed") or "0")
+    skipped = sum(done.skipped.values()) + _number(request.field("skipped") or "0")
     if done.next is None:
-        return _back(asked, action.operation, changed, skipped)
-    return going(action, asked.field("filter"), seen_at, (changed, skipped), expected, done.next, asked.field("back"))
+        return _back(request, action.operation, changed, skipped)
+    return going(
+        action, request.field("filter"), seen_at, (changed, skipped), expected, done.next, request.field("back")
+    )
 
 
 def going(
     action: JobAction, words: str, seen_at: int, done: tuple[int, int], expected: str, cursor: str, back: str
-) -> Shown:
+) -> PageResponse:
     """The page from which it goes on; `done` is how many were changed and left alone."""
     context = {
         **_told(action),
@@ -110,16 +112,18 @@ def going(
         "next": cursor,
         "back": back,
     }
-    return Shown("bulk_going.html", f"{OPERATIONS[action.operation]} jobs", context)
+    return PageResponse("bulk_going.html", f"{OPERATIONS[action.operation]} jobs", context)
 
 
-def _is_typed(asked: Asked) -> bool:
-    expected = asked.field("expected")
+def _is_typed(request: PageRequest) -> bool:
+    expected = request.field("expected")
     many = expected.isdigit() and int(expected) > MOST_UNTYPED
-    return not many or asked.field("typed").replace(",", "").replace("+", "") == expected
+    return not many or request.field("typed").replace(",", "").replace("+", "") == expected
 
 
-def _ask(call: Call, asked: Asked, action: JobAction, meant: Meant, problem: Problem | None = None) -> Shown:
+def _ask(
+    call: Call, request: PageRequest, action: JobAction, meant: BulkSelection, problem: Problem | None = None
+) -> PageResponse:
     now = call.reader.now()
     context = {
         **_told(action),
@@ -127,17 +131,17 @@ def _ask(call: Call, asked: Asked, action: JobAction, meant: Meant, problem: Pro
         "exact": meant.exact,
         "rows": [row_of(job, now) for job in meant.examples],
         "ids": meant.ids,
-        "scope": asked.field("scope"),
-        "filter_text": asked.field("filter"),
-        "seen_at": asked.field("seen_at") if asked.field("seen_at") and not meant.ids else str(now),
+        "scope": request.field("scope"),
+        "filter_text": request.field("filter"),
+        "seen_at": request.field("seen_at") if request.field("seen_at") and not meant.ids else str(now),
         "problem": problem,
         "queue_names": queue_names(call.reader),
-        "back": asked.field("back"),
+        "back": request.field("back"),
         "must_type": meant.number > MOST_UNTYPED and not meant.ids,
-        "is_wrong": asked.field("sure") == "yes",
+        "is_wrong": request.field("sure") == "yes",
     }
     title = f"{OPERATIONS[action.operation]} {meant.number:,} jobs?"
-    return Shown("bulk.html", title, context, status=problem.status if problem else 200)
+    return PageResponse("bulk.html", title, context, status=problem.status if problem else 200)
 
 
 def _told(action: JobAction) -> dict[str, Any]:
@@ -151,19 +155,19 @@ def _told(action: JobAction) -> dict[str, Any]:
     }
 
 
-def _back(asked: Asked, operation: Operation, changed: int, skipped: int) -> Elsewhere:
-    back = asked.field("back")
+def _back(request: PageRequest, operation: Operation, changed: int, skipped: int) -> Redirect:
+    back = request.field("back")
     path = back if back.startswith(("/jobs", "/failures", "/queues")) else "/jobs"
     joint = "&" if "?" in path else "?"
     said = address("", said="bulk", did=operation.value, changed=changed, skipped=skipped)
-    return Elsewhere(f"{path}{joint}{said[1:]}")
+    return Redirect(f"{path}{joint}{said[1:]}")
 
 
-def _action(asked: Asked, operation: Operation) -> JobAction:
+def _action(request: PageRequest, operation: Operation) -> JobAction:
     if operation is Operation.SET_PRIORITY:
-        return JobAction(operation, priority=_number(asked.field("priority")))
+        return JobAction(operation, priority=_number(request.field("priority")))
     if operation is Operation.SET_QUEUE:
-        return JobAction(operation, queue=asked.field("queue"), new_queue=bool(asked.field("new")))
+        return JobAction(operation, queue=request.field("queue"), new_queue=bool(request.field("new")))
     return JobAction(operation)
 
 

@@ -21,7 +21,7 @@ from packhorse.core.metrics import CAME, WENT
 from packhorse.monitor.stats import SHORTEST_STEP, RunStats, longest_wait, run_stats
 from packhorse.monitor.text import shorten, significant
 from packhorse.storage.records import Point
-from packhorse.web.pages.ranges import Range
+from packhorse.web.pages.time_range import Range
 
 WIDTH, HEIGHT = 600, 120
 _LONG_NAME = 40
@@ -38,7 +38,7 @@ class Line(msgspec.Struct, frozen=True):
     values: Sequence[Value]
 
 
-class Flag(msgspec.Struct, frozen=True):
+class Annotation(msgspec.Struct, frozen=True):
     """Something that happened at a time, drawn across a chart."""
 
     at: int
@@ -57,7 +57,7 @@ class Chart(msgspec.Struct, frozen=True):
     show: Callable[[float], str]
     width: int  # of one interval, in microseconds
     lowest: float | None = None  # at the lower edge, if each step up is a multiple of the one below; else it is nought
-    flags: Sequence[Flag] = ()  # see `flags.py`
+    flags: Sequence[Annotation] = ()  # see `flags.py`
     is_over: bool = False  # it ends before now
 
     @property
@@ -148,8 +148,8 @@ def _y(value: float, top: float) -> float:
 
 def _flags(chart: Chart) -> str:
     length = chart.times[-1] - chart.times[0] if chart.times else 0
-    places = [(min(WIDTH, round(WIDTH * (flag.at - chart.times[0]) / max(1, length), 1)), flag) for flag in chart.flags]
-    return "".join(f'<line class="flag {flag.look}" x1="{x}" x2="{x}" y1="0" y2="{HEIGHT}"/>' for x, flag in places)
+    placed = [(min(WIDTH, round(WIDTH * (flag.at - chart.times[0]) / max(1, length), 1)), flag) for flag in chart.flags]
+    return "".join(f'<line class="flag {flag.look}" x1="{x}" x2="{x}" y1="0" y2="{HEIGHT}"/>' for x, flag in placed)
 
 
 def _stack(chart: Chart) -> str:

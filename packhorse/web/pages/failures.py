@@ -10,17 +10,16 @@ from packhorse.core.job import ABORTED, DEAD, RETRYING, State
 from packhorse.core.outcome import Failure
 from packhorse.monitor.stats import run_stats
 from packhorse.storage.records import Count, FailureGroup, Filter, Page, Point
+from packhorse.web.context import Call
 from packhorse.web.pages import chart
+from packhorse.web.pages.annotations import annotated
 from packhorse.web.pages.chart import Intervals
-from packhorse.web.pages.flags import flagged
+from packhorse.web.pages.error_text import pieces_of
+from packhorse.web.pages.filters import pretty
 from packhorse.web.pages.job_cards import issue_of
 from packhorse.web.pages.jobs import row_of
-from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page
-from packhorse.web.pages.ranges import Range, chosen_range
-from packhorse.web.pages.traceback import pieces_of
-from packhorse.web.pages.words import pretty
-from packhorse.web.site import Call
-from packhorse.web.telltales import telltales_of
+from packhorse.web.pages.page import PageRequest, PageResponse, Redirect, form_action, page
+from packhorse.web.pages.time_range import Range, chosen_range
 
 _JOBS = 20
 _ROWS = 25
@@ -43,16 +42,16 @@ class Row(NamedTuple):
 
 
 @page("/failures", "failures")
-def failures(call: Call, asked: Asked) -> Shown:
+def failures(call: Call, request: PageRequest) -> PageResponse:
     """Every cause, the latest first; what somebody has silenced is apart."""
     reader, now = call.reader, call.reader.now()
-    chosen = chosen_range(asked, now, _USUAL)
-    groups, task = reader.failures(), asked.query.get("task")
+    chosen = chosen_range(request, now, _USUAL)
+    groups, task = reader.failures(), request.query.get("task")
     of_task = [group for group in groups if task in (None, group.task)]
     silenced = [group for group in of_task if group.is_silenced(now)]
-    is_apart = asked.query.get("show") == "silenced"
+    is_apart = request.query.get("show") == "silenced"
     wanted = silenced if is_apart else [group for group in of_task if not group.is_silenced(now)]
-    first, counts = _first(asked, len(wanted)), reader.failure_counts(chosen.span)
+    first, counts = _first(request, len(wanted)), reader.failure_counts(chosen.span)
     intervals, listed = Intervals(reader.series(chosen.span), chosen, now), wanted[first : first + _ROWS]
     left = reader.left_of([group.cause for group in listed])
     context = {
@@ -71,12 +70,12 @@ def failures(call: Call, asked: Asked) -> Shown:
         "silenced_number": len(silenced),
         "silenced_total": sum(within(counts.get(group.cause, {}), intervals) for group in silenced),
     }
-    return Shown("failures.html", "Failures", context)
+    return PageResponse("failures.html", "Failures", context)
 
 
-def _first(asked: Asked, number: int) -> int:
+def _first(request: PageRequest, number: int) -> int:
     """The place of the first row on this page. The address says it, and anybody may have written that."""
-    text = asked.query.get("first", "")
+    text = request.query.get("first", "")
     place = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
     return place if place < number else 0
 
@@ -91,10 +90,10 @@ def within(counts: Mapping[int, int], intervals: Intervals) -> int:
 
 
 @page("/failures/{cause}", "failures")
-def failure(call: Call, asked: Asked, cause: str) -> Shown:
+def failure(call: Call, request: PageRequest, cause: str) -> PageResponse:
     """One cause: an example, the jobs, and what can be done to all of them."""
     group, now = call.reader.failure(cause), call.reader.now()
-    chosen = chosen_range(asked, now, _USUAL)
+    chosen = chosen_range(request, now, _USUAL)
     filters = {state: Filter(states=frozenset({state}), cause=cause) for state in (RETRYING, DEAD, ABORTED)}
     found = {state: call.reader.find(where, None, _JOBS) for state, where in filters.items()}
     jobs = [job for page in found.values() for job in page.jobs]
@@ -103,7 +102,9 @@ def failure(call: Call, asked: Asked, cause: str) -> Shown:
     context = {
         "group": group,
         "range": chosen,
-        "charts": flagged([_over_time(call, group, chosen, now)], call.reader.turning_points(), _queue_of(call, group)),
+        "charts": annotated(
+            [_over_time(call, group, chosen, now)], call.reader.turning_points(), _queue_of(call, group)
+        ),
         "issue": _issue(call, group, example) if example else "",
         "is_silenced": group.is_silenced(now),
         "durations": _durations(group),
@@ -112,28 +113,27 @@ def failure(call: Call, asked: Asked, cause: str) -> Shown:
         "steps": list(_steps(found)),
         "example": example,
         "pieces": pieces_of(example.traceback) if example and example.traceback else [],
-        "telltales": telltales_of(call.reader, group),
         "seen_at": now,
     }
-    return Shown("failure.html", f"{group.task}: {group.pattern}"[:80], context)
+    return PageResponse("failure.html", f"{group.task}: {group.pattern}"[:80], context)
 
 
-@deed("/failures/{cause}/silence")
-def silence(call: Call, asked: Asked, cause: str) -> Elsewhere:
+@form_action("/failures/{cause}/silence")
+def silence(call: Call, request: PageRequest, cause: str) -> Redirect:
     """Show it apart for a while, or until the code is another."""
-    wanted = asked.field("duration") or "24h"
+    wanted = request.field("duration") or "24h"
     if wanted == NEXT_VERSION:
         call.actions.silence(cause, None, until_next_version=True)
     else:
         call.actions.silence(cause, microseconds(wanted))
-    return Elsewhere(f"/failures/{cause}?said=silenced")
+    return Redirect(f"/failures/{cause}?said=silenced")
 
 
-@deed("/failures/{cause}/unsilence")
-def unsilence(call: Call, asked: Asked, cause: str) -> Elsewhere:
+@form_action("/failures/{cause}/unsilence")
+def unsilence(call: Call, request: PageRequest, cause: str) -> Redirect:
     """Show it among the others again."""
     call.actions.unsilence(cause)
-    return Elsewhere(f"/failures/{cause}?said=unsilenced")
+    return Redirect(f"/failures/{cause}?said=unsilenced")
 
 
 def _steps(found: dict[State, Page]) -> Iterator[tuple[str, str, str, str]]:

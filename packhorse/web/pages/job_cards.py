@@ -18,15 +18,14 @@ from packhorse.monitor.stacks import stacks_of
 from packhorse.monitor.text import attempt_text, python_text, state_text
 from packhorse.storage.records import FailureGroup, LogLevel, LogLine, WorkerInfo
 from packhorse.web.api.jobs import short_call
-from packhorse.web.pages.issue_text import issue_text
+from packhorse.web.context import Call
+from packhorse.web.pages.error_text import Piece, issue_text, pieces_of
+from packhorse.web.pages.filters import capital, pretty, span, with_commands, with_moment
 from packhorse.web.pages.jobs import operations_for, queue_names
-from packhorse.web.pages.life import life_of
-from packhorse.web.pages.traceback import Piece, pieces_of
-from packhorse.web.pages.words import capital, pretty, span, with_commands, with_moment
+from packhorse.web.pages.timeline import timeline_of
 from packhorse.web.pages.workers import may_order, stood_at
-from packhorse.web.safe_text import safe
 from packhorse.web.security.redaction import HIDDEN
-from packhorse.web.site import Call
+from packhorse.web.text import safe
 
 EVENTS = 500
 """The events of one job that its page knows of."""
@@ -37,7 +36,7 @@ _LINES = 1_000
 _LOOKS = 50  # for the end of a log; a job keeps a thousand lines unless it is told to keep more
 
 
-class Seen(NamedTuple):
+class JobView(NamedTuple):
     """A job, and what its page needs to know besides."""
 
     call: Call
@@ -63,13 +62,13 @@ class Seen(NamedTuple):
         )
 
 
-def cards_of(seen: Seen) -> dict[str, Any]:
+def cards_of(seen: JobView) -> dict[str, Any]:
     """All that `job.html` shows of a job."""
     parts = (_heading, _sentence, _failure, _attempts, _standing, _log, _history, _arguments, _result, _facts)
     return {name: value for part in parts for name, value in part(seen).items()}
 
 
-def _heading(seen: Seen) -> dict[str, Any]:
+def _heading(seen: JobView) -> dict[str, Any]:
     """Its name, and what can be done."""
     job = seen.job
     return {
@@ -84,7 +83,7 @@ def _heading(seen: Seen) -> dict[str, Any]:
     }
 
 
-def _sentence(seen: Seen) -> dict[str, Any]:
+def _sentence(seen: JobView) -> dict[str, Any]:
     """What happened."""
     why = capital(_why(seen.call, seen.job, seen.failure))
     return {
@@ -96,7 +95,7 @@ def _sentence(seen: Seen) -> dict[str, Any]:
     }
 
 
-def _failure(seen: Seen) -> dict[str, Any]:
+def _failure(seen: JobView) -> dict[str, Any]:
     """Its traceback, and the text for an issue."""
     failure = seen.failure
     if failure is None:
@@ -105,27 +104,27 @@ def _failure(seen: Seen) -> dict[str, Any]:
     return {"pieces": pieces, "issue": issue_of(seen.call, seen.job, failure, pretty(seen.job.args)[0])}
 
 
-def _attempts(seen: Seen) -> dict[str, Any]:
+def _attempts(seen: JobView) -> dict[str, Any]:
     versions = _code_versions_of(seen.call, seen.events)
-    life = life_of(seen.job, seen.events, seen.now, versions)
+    life = timeline_of(seen.job, seen.events, seen.now, versions)
     return {"life": life, "kept": life.kept(seen.failure)}
 
 
-def _standing(seen: Seen) -> dict[str, Any]:
+def _standing(seen: JobView) -> dict[str, Any]:
     """Where it stands, which its worker may be asked."""
     return {"may_ask": seen.job.state is RUNNING and may_order(seen.call), "stood": _stood(seen)}
 
 
-def _log(seen: Seen) -> dict[str, Any]:
+def _log(seen: JobView) -> dict[str, Any]:
     lines, number, last = _last_lines(seen.call, seen.job.id, LogLevel(seen.level or LogLevel.DEBUG))
     return {"lines": lines, "line_count": number, "last_line": last, "level": seen.level, "levels": LEVELS}
 
 
-def _history(seen: Seen) -> dict[str, Any]:
+def _history(seen: JobView) -> dict[str, Any]:
     return {"events": seen.events[-_FEW_EVENTS:][::-1], "event_count": len(seen.events)}
 
 
-class Then(NamedTuple):
+class JobThen(NamedTuple):
     """A job as it was after the event with this id."""
 
     id: int
@@ -133,28 +132,28 @@ class Then(NamedTuple):
     unknown: list[str]
 
 
-def then_of(event: Event) -> Then | None:
+def then_of(event: Event) -> JobThen | None:
     """The job after this event, as JSON."""
     told = object_fields(event)
     if told is None:
         return None
     unknown = told.pop("unknown", [])
     text = msgspec.json.format(msgspec.json.encode(told), indent=2).decode()
-    return Then(event.id, safe(text), unknown)
+    return JobThen(event.id, safe(text), unknown)
 
 
-def _arguments(seen: Seen) -> dict[str, Any]:
+def _arguments(seen: JobView) -> dict[str, Any]:
     shown, is_cut = pretty(seen.job.args)
     is_whole = not is_cut and seen.job.args != HIDDEN
     return {"args": shown, "args_cut": is_cut, "as_python": safe(python_text(seen.job)) if is_whole else ""}
 
 
-def _result(seen: Seen) -> dict[str, Any]:
+def _result(seen: JobView) -> dict[str, Any]:
     shown, is_cut = pretty(seen.job.result)
     return {"result": shown, "result_cut": is_cut}
 
 
-def _facts(seen: Seen) -> dict[str, Any]:
+def _facts(seen: JobView) -> dict[str, Any]:
     return {
         "tries": attempt_text(seen.job),
         "worker": seen.worker,
@@ -162,7 +161,7 @@ def _facts(seen: Seen) -> dict[str, Any]:
         "time_left": _time_left(seen.job, seen.now),
         "memory_limit": _memory_limit(seen.call, seen.job),
         "copied_from": _copied_from(seen.events),
-        "subscribers": seen.call.site.storage.subscribers(seen.job.id),
+        "subscribers": seen.call.web.storage.subscribers(seen.job.id),
         "meta": pretty(seen.job.meta)[0],
         "kept_until": _kept_until(seen.call, seen.job),
     }
@@ -173,13 +172,13 @@ def _facts(seen: Seen) -> dict[str, Any]:
 
 def issue_of(call: Call, job: Job, failure: Failure, args: str) -> str:
     """The failure as text for an issue, with what it ran on as far as that is known."""
-    health = call.site.glance.health()
+    health = call.web.cache.health()
     versions = [*_ran_on(call, job), f"{health.kind} {health.version}"]
     if (code := _code_version(call, job, failure)) is not None:
         versions.insert(0, f"own code {code}")
     cause, why = _cause(call, job), _why(call, job, failure)
     same = cause.number if cause else 0
-    names = call.site.redaction.names(job.task)
+    names = call.web.redaction.names(job.task)
     text = issue_text(job, short_call(job), failure, args=args, why=why, same=same, versions=versions, names=names)
     return safe(text)
 
@@ -215,7 +214,7 @@ def _code_versions_of(call: Call, events: list[Event]) -> dict[str, str]:
     versions = _code_versions(call)
     if not versions or all(event.owner in versions for event in events if event.kind is Kind.STARTED):
         return versions
-    told = [each.began for each in call.reader.departures() if each.began is not None]
+    told = [each.began for each in call.reader.exited_workers() if each.began is not None]
     gone = {event.owner: (event.data or {}).get("version") for event in told}
     return {owner: version for owner, version in gone.items() if owner and isinstance(version, str)} | versions
 
@@ -234,7 +233,7 @@ def _ran_on(call: Call, job: Job) -> list[str]:
     return [packhorse, *([f"Python {told['python']}"] if "python" in told else [])]
 
 
-def _stood(seen: Seen) -> tuple[int, list[Piece]] | None:
+def _stood(seen: JobView) -> tuple[int, list[Piece]] | None:
     """Where this attempt stood when somebody last asked its worker, and when that was."""
     worker, job = seen.worker, seen.job
     told = stacks_of(worker) if worker is not None and job.state in HELD else None
@@ -271,7 +270,7 @@ def _copied_from(events: list[Event]) -> str | None:
 
 
 def _kept_until(call: Call, job: Job) -> int | None:
-    settings = call.site.app.settings
+    settings = call.web.app.settings
     keep = {"completed": settings.keep_completed, "dead": settings.keep_dead, "aborted": settings.keep_aborted}
     if job.persistent or job.finished_at is None or job.state not in keep:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -13,20 +14,20 @@ from packhorse.storage.queries import is_unfiltered, order_of
 from packhorse.storage.records import Count, Filter, Page
 from packhorse.web.api.jobs import short_call
 from packhorse.web.api.problem import Problem, problem_of
-from packhorse.web.pages.chips import (
+from packhorse.web.context import Call
+from packhorse.web.pages.filter_chips import (
     Query,
-    chips_of,
     emptying,
+    expand_named_filters,
+    filter_chips,
     filter_of,
     filter_text,
-    says_which,
-    spelled_out_query,
+    selects_jobs,
     without_state,
 )
-from packhorse.web.pages.page import Asked, Elsewhere, Shown, address, page
+from packhorse.web.pages.page import PageRequest, PageResponse, Redirect, address, page
 from packhorse.web.reader import Reader
-from packhorse.web.safe_text import safe
-from packhorse.web.site import Call
+from packhorse.web.text import safe
 
 PAGE_SIZE = 50
 UNKNOWN_QUEUE = "tick “make it new” if it shall be made"
@@ -119,10 +120,10 @@ class Look(NamedTuple):
 
 
 @page("/jobs", "jobs")
-def jobs(call: Call, asked: Asked) -> Shown | Elsewhere:
+def jobs(call: Call, request: PageRequest) -> PageResponse | Redirect:
     """Jobs that fit, a page at a time."""
-    look = _look(call, asked)
-    if isinstance(look, Elsewhere):
+    look = _look(call, request)
+    if isinstance(look, Redirect):
         return look
     context = {
         **_filter(call.reader, look),
@@ -130,27 +131,27 @@ def jobs(call: Call, asked: Asked) -> Shown | Elsewhere:
         **_pages(look),
         "operations": _operations(look.where),
         "queue_names": queue_names(call.reader),
-        "named": {name: address("/jobs", q=words) for name, words in call.site.filters.items()},
-        "bad_filters": list(call.site.filters.bad.values()),
+        "named": {name: address("/jobs", q=words) for name, words in call.web.filters.items()},
+        "bad_filters": list(call.web.filters.bad.values()),
         "seen_at": look.now,
         "problem": look.problem,
     }
-    return Shown("jobs.html", "Jobs", context, status=400 if look.problem else 200)
+    return PageResponse("jobs.html", "Jobs", context, status=400 if look.problem else 200)
 
 
-def _look(call: Call, asked: Asked) -> Look | Elsewhere:
+def _look(call: Call, request: PageRequest) -> Look | Redirect:
     reader = call.reader
-    now, query = reader.now(), {name: text for name, text in asked.query.items() if name != SHOWN}
+    now, query = reader.now(), {name: text for name, text in request.query.items() if name != SHOWN}
     try:
-        if (spelled := spelled_out_query(query, call.site.filters)) != query:
-            return Elsewhere(address("/jobs", **spelled))
+        if (spelled := expand_named_filters(query, call.web.filters)) != query:
+            return Redirect(address("/jobs", **spelled))
         where = filter_of(query, now)
         found = reader.find(where, query.get("cursor"), PAGE_SIZE)
     except BadValue as error:
         return Look(now, query, Filter(), problem=problem_of(error))
-    if SHOWN not in asked.query:
+    if SHOWN not in request.query:
         return Look(now, query, where, found, found.jobs)
-    kept = asked.query[SHOWN].split(",")[:PAGE_SIZE]
+    kept = request.query[SHOWN].split(",")[:PAGE_SIZE]
     newer = _newer(found, kept) if "cursor" not in query else ""
     return Look(now, query, where, found, reader.these(kept), newer)
 
@@ -163,10 +164,10 @@ def _filter(reader: Reader, look: Look) -> dict[str, Any]:
         "tabs": tabs,
         "count": next((tab.number for tab in tabs if tab.is_chosen), None),
         "words": query.get("q", ""),
-        "chips": chips_of(query),
+        "chips": filter_chips(query),
         "filter_text": filter_text(query),
         "is_filtered": not is_unfiltered(look.where),
-        "says_which": look.problem is None and says_which(query, look.now),
+        "says_which": look.problem is None and selects_jobs(query, look.now),
         "orders": _orders(look.where),
         "times": sorted({*TIMES, since} - {""}, key=(*TIMES, since).index),
     }
@@ -181,7 +182,7 @@ def _list(reader: Reader, look: Look) -> dict[str, Any]:
     return {
         "rows": [row_of(job, look.now) for job in look.listed],
         "newer": look.newer,
-        "emptying": emptying(chips_of(look.query), look.now, is_there) if look.is_empty else [],
+        "emptying": emptying(filter_chips(look.query), look.now, is_there) if look.is_empty else [],
         "unknown": _unknown(reader, look.where) if look.is_empty else None,
         "is_searched": look.found is not None and _is_searched(look.found, look.where),
         "slowest_of": SLOWEST_OF if look.where.order == "took" else None,
@@ -218,9 +219,9 @@ def _newer(found: Page, kept: list[str]) -> str:
     """How many jobs the list has by now that stand before those that somebody looks at. What only moved up from behind,
     because others left, is not new."""
     ids = [job.id for job in found.jobs]
-    places = [place for place, job_id in enumerate(ids) if job_id in set(kept)]
-    number = sum(job_id not in set(kept) for job_id in ids[: places[-1]]) if places else len(ids)
-    return f"{number}{'' if places or found.next is None else '+'}" if number else ""
+    positions = [place for place, job_id in enumerate(ids) if job_id in set(kept)]
+    number = sum(job_id not in set(kept) for job_id in ids[: positions[-1]]) if positions else len(ids)
+    return f"{number}{'' if positions or found.next is None else '+'}" if number else ""
 
 
 def _tabs(reader: Reader, where: Filter, query: Query) -> list[Tab]:
@@ -268,21 +269,21 @@ def _operations(where: Filter) -> list[tuple[str, str]]:
 
 
 @page("/dead_jobs", "jobs")
-def dead_jobs(call: Call, asked: Asked) -> Elsewhere:
+def dead_jobs(call: Call, request: PageRequest) -> Redirect:
     """An address that is easy to remember."""
-    return Elsewhere("/jobs?state=dead")
+    return Redirect("/jobs?state=dead")
 
 
 @page("/retry_jobs", "jobs")
-def retry_jobs(call: Call, asked: Asked) -> Elsewhere:
+def retry_jobs(call: Call, request: PageRequest) -> Redirect:
     """An address that is easy to remember."""
-    return Elsewhere("/jobs?state=retrying")
+    return Redirect("/jobs?state=retrying")
 
 
 @page("/scheduled_jobs", "jobs")
-def scheduled_jobs(call: Call, asked: Asked) -> Elsewhere:
+def scheduled_jobs(call: Call, request: PageRequest) -> Redirect:
     """An address that is easy to remember."""
-    return Elsewhere("/jobs?state=scheduled")
+    return Redirect("/jobs?state=scheduled")
 
 
 def queue_names(reader: Reader) -> list[str]:
@@ -293,3 +294,45 @@ def queue_names(reader: Reader) -> list[str]:
 def operations_for(job: Job) -> dict[str, Any]:
     """What can be done to this job, by name."""
     return {word.value: title for word, title in OPERATIONS.items() if is_legal(word, job.state)}
+
+
+_OWN = ("cursor", "counted")
+
+
+@page("/count", "jobs")
+def count(call: Call, request: PageRequest) -> PageResponse:
+    """How many were counted by now, and whether that is all."""
+    written = {name: value for name, value in request.query.items() if name not in _OWN}
+    query = expand_named_filters(written, call.web.filters)
+    counted = request.query.get("counted", "0")
+    if not counted.isdecimal() or len(counted) > 12:
+        raise BadValue(f"{counted[:20]!r} is not a number of jobs", hint="begin again at the list")
+    number, following = call.reader.count_on(filter_of(query, call.reader.now()), request.query.get("cursor"))
+    context = {
+        "query": query,
+        "number": int(counted) + number,
+        "next": following,
+        "filter_text": filter_text(query),
+        "back": address("/jobs", **query),
+    }
+    return PageResponse("counting.html", "Counting jobs", context)
+
+
+LIKE_AN_ID = re.compile(r"[0-9a-fA-F-]{4,36}")
+
+
+@page("/find", "jobs")
+def find(call: Call, request: PageRequest) -> Redirect:
+    """Where it leads."""
+    text = request.query.get("q", "").strip()
+    if not text:
+        return Redirect("/jobs")
+    if any(queue.name == text for queue in call.reader.queues()):
+        return Redirect(f"/queues/{text}")
+    if any(task.name == text for task in call.reader.tasks()):
+        return Redirect(f"/tasks/{text}")
+    if LIKE_AN_ID.fullmatch(text) or call.web.storage.get(text) is not None:
+        found = call.reader.with_part(text)
+        if len(found) == 1:
+            return Redirect(f"/jobs/{found[0].id}")
+    return Redirect(address("/jobs", q=text))

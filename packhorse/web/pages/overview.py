@@ -12,34 +12,34 @@ from packhorse.core.settings import mask_url
 from packhorse.monitor.schedules import describe_schedule
 from packhorse.monitor.stats import RunStats, run_stats, stats_by_task
 from packhorse.storage.records import FailureGroup, Filter, Point, QueueInfo
+from packhorse.web.context import Call
 from packhorse.web.pages import chart
+from packhorse.web.pages.annotations import annotated
 from packhorse.web.pages.chart import Intervals
 from packhorse.web.pages.failures import within
-from packhorse.web.pages.flags import flagged
-from packhorse.web.pages.page import Asked, Shown, page
-from packhorse.web.pages.ranges import Range, chosen_range
+from packhorse.web.pages.page import PageRequest, PageResponse, page
+from packhorse.web.pages.time_range import Range, chosen_range
 from packhorse.web.reader import Reader
-from packhorse.web.site import Call
 
 _FEW = 5
 _RUNNING = 10
 
 
 @page("/", "overview")
-def overview(call: Call, asked: Asked) -> Shown:
+def overview(call: Call, request: PageRequest) -> PageResponse:
     """Cards, charts, what fails, where time goes, what runs, what comes."""
     reader, now = call.reader, call.reader.now()
-    chosen = chosen_range(asked, now)
+    chosen = chosen_range(request, now)
     points = reader.series(chosen.span)
     intervals = Intervals(points, chosen, now)
     present = {queue.name: sum(queue.counts.get(state, 0) for state in UNFINISHED) for queue in reader.queues()}
     failures = reader.open_failures()
     failing = _failing(failures, reader.failure_counts(chosen.span), intervals)
-    return Shown(
+    return PageResponse(
         "overview.html",
         "Overview",
         {
-            "charts": _charts(reader, intervals, present) if not asked.is_quick else [],
+            "charts": _charts(reader, intervals, present) if not request.is_quick else [],
             "measured": run_stats(intervals.points),
             "before": _before(points, chosen, now),
             "seconds": chosen.length / 1e6,
@@ -52,7 +52,7 @@ def overview(call: Call, asked: Asked) -> Shown:
             "running": _running(reader),
             "coming": _coming(reader, now),
             "has_jobs": _has_jobs(reader, points),
-            "url": mask_url(call.site.glance.health().url),
+            "url": mask_url(call.web.cache.health().url),
             "a_task": next((task.name for task in reader.tasks() if task.announced_at is not None), None),
         },
     )
@@ -65,7 +65,7 @@ def _charts(reader: Reader, intervals: Intervals, present: dict[str, int]) -> li
         chart.unfinished(intervals, present, reader.began_at()),
         chart.running_time(intervals),
     ]
-    return flagged(charts, reader.turning_points())
+    return annotated(charts, reader.turning_points())
 
 
 def charts_of(

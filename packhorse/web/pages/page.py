@@ -14,13 +14,13 @@ import msgspec
 
 from packhorse.core.errors import BadValue, NotUnique, QueueNotFound, TaskError
 from packhorse.web.api.problem import Problem, problem_of
+from packhorse.web.context import Call
 from packhorse.web.security.operator import Role
-from packhorse.web.site import Call
 
 MOST_FIELDS = 1_100
 
 
-class Asked(msgspec.Struct, frozen=True):
+class PageRequest(msgspec.Struct, frozen=True):
     """What a browser asked for. `root` is the prefix under which the web is mounted."""
 
     path: str
@@ -39,7 +39,7 @@ class Asked(msgspec.Struct, frozen=True):
         return [value for key, value in self.form if key == name]
 
 
-class Shown(NamedTuple):
+class PageResponse(NamedTuple):
     """A page that is to be shown. `topics` are what its live numbers are about."""
 
     template: str
@@ -49,7 +49,7 @@ class Shown(NamedTuple):
     status: int = 200
 
 
-class Elsewhere(NamedTuple):
+class Redirect(NamedTuple):
     """Go on to another page."""
 
     path: str
@@ -58,33 +58,33 @@ class Elsewhere(NamedTuple):
 class Page:
     """A page; `place` is its entry in the navigation."""
 
-    def __init__(self, path: str, place: str, make: Callable[..., Shown | Elsewhere]) -> None:
+    def __init__(self, path: str, place: str, make: Callable[..., PageResponse | Redirect]) -> None:
         self.path = path
         self.place = place
         self.make = make
 
 
-class Deed:
+class FormAction:
     """What a form does, and the role that it takes; `place` is where the form is, should it be shown again."""
 
-    def __init__(self, path: str, role: Role, do: Callable[..., Shown | Elsewhere]) -> None:
+    def __init__(self, path: str, role: Role, do: Callable[..., PageResponse | Redirect]) -> None:
         self.path = path
         self.place = "jobs" if path == "/bulk" else path.split("/")[1]
         self.role = role
         self.do = do
 
 
-def page(path: str, place: str) -> Callable[[Callable[..., Shown | Elsewhere]], Page]:
+def page(path: str, place: str) -> Callable[[Callable[..., PageResponse | Redirect]], Page]:
     """Make a page of a function."""
     return lambda make: Page(path, place, make)
 
 
-def deed(path: str, role: Role = Role.OPERATE) -> Callable[[Callable[..., Shown | Elsewhere]], Deed]:
+def form_action(path: str, role: Role = Role.OPERATE) -> Callable[[Callable[..., PageResponse | Redirect]], FormAction]:
     """Make the target of a form of a function."""
-    return lambda do: Deed(path, role, do)
+    return lambda do: FormAction(path, role, do)
 
 
-def put_right(do: Callable[[], Elsewhere], again: Callable[[Problem], Shown]) -> Shown | Elsewhere:
+def retry_form(do: Callable[[], Redirect], again: Callable[[Problem], PageResponse]) -> PageResponse | Redirect:
     """Do what a form asks for; or show the form again, if whoever filled it in can put right what is wrong."""
     try:
         return do()
@@ -100,12 +100,12 @@ def parse_form(body: bytes) -> list[tuple[str, str]]:
         raise BadValue("the form cannot be read", hint=f"it may have {MOST_FIELDS} fields") from None
 
 
-def undoable(call: Call, path: str, said: str, name: str) -> Elsewhere:
+def redirect_with_undo(call: Call, path: str, said: str, name: str) -> Redirect:
     """Go on to this page, which says what was done to what is called so, and offers for a while to take it back. The
     mark is for this operator only: a link that somebody else has made offers nothing."""
     at = call.reader.now()
-    mark = call.site.access.sessions.mark(call.operator.name, said, name, at)
-    return Elsewhere(address(path, said=said, undo=name, at=at, mark=mark))
+    mark = call.web.access.sessions.mark(call.operator.name, said, name, at)
+    return Redirect(address(path, said=said, undo=name, at=at, mark=mark))
 
 
 def address(path: str, **query: object) -> str:

@@ -18,16 +18,25 @@ from packhorse.monitor.stats import RunStats, stats_by_queue, stats_by_task
 from packhorse.storage.queries import IN_LINE, encode_cursor
 from packhorse.storage.records import Filter, Point, QueueInfo, Span, WorkerInfo
 from packhorse.web.api.problem import Problem
+from packhorse.web.context import Call
 from packhorse.web.pages import chart
+from packhorse.web.pages.annotations import annotated
 from packhorse.web.pages.bulk import going
 from packhorse.web.pages.chart import Intervals
-from packhorse.web.pages.flags import flagged
 from packhorse.web.pages.jobs import row_of
 from packhorse.web.pages.overview import charts_of
-from packhorse.web.pages.page import Asked, Elsewhere, Shown, address, deed, page, put_right, undoable
-from packhorse.web.pages.ranges import chosen_range
+from packhorse.web.pages.page import (
+    PageRequest,
+    PageResponse,
+    Redirect,
+    address,
+    form_action,
+    page,
+    redirect_with_undo,
+    retry_form,
+)
+from packhorse.web.pages.time_range import chosen_range
 from packhorse.web.security.operator import Role
-from packhorse.web.site import Call
 
 _FLOW = 10 * MINUTE
 _MOST = 500
@@ -50,7 +59,7 @@ class Flow(NamedTuple):
 
 
 @page("/queues", "queues")
-def queues(call: Call, asked: Asked) -> Shown:
+def queues(call: Call, request: PageRequest) -> PageResponse:
     """Every queue."""
     now, found = call.reader.now(), call.reader.queues()
     points = call.reader.series(Span.TWO_HOURS)
@@ -66,7 +75,7 @@ def queues(call: Call, asked: Asked) -> Shown:
         )
         for queue in sorted(found, key=lambda queue: (-queue.counts.get(State.QUEUED, 0), queue.name))[:_MOST]
     ]
-    return Shown("queues.html", "Queues", {"flows": flows, "total": len(found)})
+    return PageResponse("queues.html", "Queues", {"flows": flows, "total": len(found)})
 
 
 def _alive(call: Call, now: int) -> list[WorkerInfo]:
@@ -98,15 +107,17 @@ def _history(points: list[Point], now: int) -> dict[str, list[float]]:
 
 
 @page("/queues/{name}", "queues")
-def queue(call: Call, asked: Asked, name: str) -> Shown:
+def queue(call: Call, request: PageRequest, name: str) -> PageResponse:
     """One queue."""
-    return _queue_page(call, asked, name, {"why": "", "duration": ""})
+    return _queue_page(call, request, name, {"why": "", "duration": ""})
 
 
-def _queue_page(call: Call, asked: Asked, name: str, typed: dict[str, str], problem: Problem | None = None) -> Shown:
+def _queue_page(
+    call: Call, request: PageRequest, name: str, typed: dict[str, str], problem: Problem | None = None
+) -> PageResponse:
     """`typed` and `problem`: what was wrong with the form that pauses it."""
     info, now = call.reader.queue(name), call.reader.now()
-    chosen = chosen_range(asked, now)
+    chosen = chosen_range(request, now)
     charts, flow = charts_of(call.reader, chosen, lambda point: point.queue == name, info.oldest_queued_at)
     intervals = Intervals(call.reader.series(chosen.span, name), chosen, now)
     present = {name: sum(info.counts.get(state, 0) for state in UNFINISHED)}
@@ -116,12 +127,12 @@ def _queue_page(call: Call, asked: Asked, name: str, typed: dict[str, str], prob
     context: dict[str, Any] = {
         "queue": info,
         "held": sum(info.counts.get(state, 0) for state in HELD),
-        "charts": flagged(
+        "charts": annotated(
             [charts[0], chart.unfinished(intervals, present, call.reader.began_at()), *charts[1:]],
             call.reader.turning_points(),
             name,
         )
-        if not asked.is_quick
+        if not request.is_quick
         else [],
         "measured": flow,
         "tasks": sorted(stats_by_task(intervals.points).items(), key=lambda item: -item[1].ran),
@@ -132,8 +143,8 @@ def _queue_page(call: Call, asked: Asked, name: str, typed: dict[str, str], prob
         "problem": problem,
     }
     if problem is not None:  # links lead to the queue, not to the form's address
-        context["asked"] = replace(asked, path=f"/queues/{quote(name)}")
-    return Shown("queue.html", f"Queue {name}", context, status=problem.status if problem else 200)
+        context["request"] = replace(request, path=f"/queues/{quote(name)}")
+    return PageResponse("queue.html", f"Queue {name}", context, status=problem.status if problem else 200)
 
 
 class Urgency(NamedTuple):
@@ -169,52 +180,54 @@ def _urgent(found: Iterable[int]) -> list[int]:
     return sorted(found, reverse=True)
 
 
-@deed("/queues/{name}/pause")
-def pause(call: Call, asked: Asked, name: str) -> Shown | Elsewhere:
+@form_action("/queues/{name}/pause")
+def pause(call: Call, request: PageRequest, name: str) -> PageResponse | Redirect:
     """Let no job of it begin; `again` is as it was before it was resumed."""
     call.reader.queue(name)
-    typed = {"why": asked.field("why"), "duration": asked.field("duration")}
-    return put_right(lambda: _pause(call, asked, name), lambda problem: _queue_page(call, asked, name, typed, problem))
+    typed = {"why": request.field("why"), "duration": request.field("duration")}
+    return retry_form(
+        lambda: _pause(call, request, name), lambda problem: _queue_page(call, request, name, typed, problem)
+    )
 
 
-def _pause(call: Call, asked: Asked, name: str) -> Elsewhere:
-    if asked.field("again"):
+def _pause(call: Call, request: PageRequest, name: str) -> Redirect:
+    if request.field("again"):
         changed = call.actions.pause_again(name)
     else:
-        changed = call.actions.pause(name, asked.field("why") or None, asked.field("duration") or None)
+        changed = call.actions.pause(name, request.field("why") or None, request.field("duration") or None)
     said = "pause_over" if changed is None else "paused" if changed else "unchanged"
-    return _told(call, asked, name, said)
+    return _told(call, request, name, said)
 
 
-@deed("/queues/{name}/resume")
-def resume(call: Call, asked: Asked, name: str) -> Elsewhere:
+@form_action("/queues/{name}/resume")
+def resume(call: Call, request: PageRequest, name: str) -> Redirect:
     """Undo a pause."""
-    return _told(call, asked, name, "resumed" if call.actions.resume(name) else "unchanged")
+    return _told(call, request, name, "resumed" if call.actions.resume(name) else "unchanged")
 
 
 @page("/queues/{name}/purge", "queues")
-def ask_to_purge(call: Call, asked: Asked, name: str) -> Shown:
+def ask_to_purge(call: Call, request: PageRequest, name: str) -> PageResponse:
     """Is that meant? Its name says so."""
     return _purge_form(call, name, is_wrong=False)
 
 
-@deed("/queues/{name}/purge", Role.ADMIN)
-def purge(call: Call, asked: Asked, name: str) -> Shown | Elsewhere:
+@form_action("/queues/{name}/purge", Role.ADMIN)
+def purge(call: Call, request: PageRequest, name: str) -> PageResponse | Redirect:
     """Delete what waits in it, in steps of two seconds."""
-    if asked.field("typed") != name:
+    if request.field("typed") != name:
         return _purge_form(call, name, is_wrong=True)
-    seen_at = asked.field("seen_at")
+    seen_at = request.field("seen_at")
     if not seen_at.isdigit() or len(seen_at) > 18:
         raise BadValue(f"{seen_at[:20]!r} is not a time", hint="go back and try again")
     done = call.actions.purge(name, int(seen_at))
     skipped, back = sum(done.skipped.values()), f"/queues/{name}"
     if done.next is None:
-        return Elsewhere(address(back, said="bulk", did="delete", changed=done.changed, skipped=skipped))
+        return Redirect(address(back, said="bulk", did="delete", changed=done.changed, skipped=skipped))
     words = f"waiting {shlex.quote(f'queue:{name}')}"
     return going(JobAction(Operation.DELETE), words, int(seen_at), (done.changed, skipped), "", done.next, back)
 
 
-def _purge_form(call: Call, name: str, *, is_wrong: bool) -> Shown:
+def _purge_form(call: Call, name: str, *, is_wrong: bool) -> PageResponse:
     info = call.reader.queue(name)
     context = {
         "queue": info,
@@ -222,13 +235,13 @@ def _purge_form(call: Call, name: str, *, is_wrong: bool) -> Shown:
         "seen_at": call.reader.now(),
         "is_wrong": is_wrong,
     }
-    return Shown("purge.html", f"Purge {name}?", context)
+    return PageResponse("purge.html", f"Purge {name}?", context)
 
 
-def _told(call: Call, asked: Asked, name: str, said: str) -> Elsewhere:
-    back = asked.field("back")
+def _told(call: Call, request: PageRequest, name: str, said: str) -> Redirect:
+    back = request.field("back")
     path = back if back == "/queues" or back in _pages_of_tasks(call, name) else f"/queues/{name}"
-    return undoable(call, path, said, name)
+    return redirect_with_undo(call, path, said, name)
 
 
 def _pages_of_tasks(call: Call, queue: str) -> list[str]:

@@ -12,11 +12,11 @@ from packhorse.core.cron import Cron
 from packhorse.core.job import FINAL, Job
 from packhorse.monitor.schedules import describe_schedule, late_by
 from packhorse.storage.records import ScheduleInfo, Tick
-from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page, undoable
-from packhorse.web.pages.words import span
-from packhorse.web.safe_text import safe
+from packhorse.web.context import Call
+from packhorse.web.pages.filters import span
+from packhorse.web.pages.page import PageRequest, PageResponse, Redirect, form_action, page, redirect_with_undo
 from packhorse.web.security.operator import Role
-from packhorse.web.site import Call
+from packhorse.web.text import safe
 
 _TICKS = 20
 _COMING = 3
@@ -57,13 +57,13 @@ class Planned(NamedTuple):
 
 
 @page("/schedules", "schedules")
-def schedules(call: Call, asked: Asked) -> Shown:
+def schedules(call: Call, request: PageRequest) -> PageResponse:
     """Every schedule, the next one first."""
     now, infos = call.reader.now(), call.reader.schedules()
-    ticks = {info.name: call.site.storage.ticks(info.name, limit=_TICKS)[::-1] for info in infos}
+    ticks = {info.name: call.web.storage.ticks(info.name, limit=_TICKS)[::-1] for info in infos}
     jobs = _jobs(call, [tick.job_id for each in ticks.values() for tick in each if tick.job_id])
     planned = [_planned(info, now, ticks[info.name], jobs) for info in infos]
-    return Shown("schedules.html", "Schedules", {"planned": planned})
+    return PageResponse("schedules.html", "Schedules", {"planned": planned})
 
 
 def _jobs(call: Call, ids: list[str]) -> dict[str, Job]:
@@ -119,34 +119,34 @@ def _marks(cron: Cron, now: int) -> list[int]:
     return marks
 
 
-@deed("/schedules/{name}/run")
-def run(call: Call, asked: Asked, name: str) -> Elsewhere:
+@form_action("/schedules/{name}/run")
+def run(call: Call, request: PageRequest, name: str) -> Redirect:
     """Its job, now."""
-    return Elsewhere(f"/jobs/{call.actions.run_schedule(name).id}?said=enqueued")
+    return Redirect(f"/jobs/{call.actions.run_schedule(name).id}?said=enqueued")
 
 
-@deed("/schedules/{name}/pause")
-def pause(call: Call, asked: Asked, name: str) -> Elsewhere:
+@form_action("/schedules/{name}/pause")
+def pause(call: Call, request: PageRequest, name: str) -> Redirect:
     """No jobs until it is resumed."""
     said = "schedule_paused" if call.actions.pause_schedule(name) else "unchanged"
-    return undoable(call, "/schedules", said, name)
+    return redirect_with_undo(call, "/schedules", said, name)
 
 
-@deed("/schedules/{name}/resume")
-def resume(call: Call, asked: Asked, name: str) -> Elsewhere:
+@form_action("/schedules/{name}/resume")
+def resume(call: Call, request: PageRequest, name: str) -> Redirect:
     """Undo a pause."""
     said = "schedule_resumed" if call.actions.resume_schedule(name) else "unchanged"
-    return undoable(call, "/schedules", said, name)
+    return redirect_with_undo(call, "/schedules", said, name)
 
 
-@deed("/schedules/{name}/skip")
-def skip(call: Call, asked: Asked, name: str) -> Elsewhere:
+@form_action("/schedules/{name}/skip")
+def skip(call: Call, request: PageRequest, name: str) -> Redirect:
     """Leave out the next slot."""
     call.actions.skip_schedule(name)
-    return Elsewhere("/schedules?said=schedule_skipped")
+    return Redirect("/schedules?said=schedule_skipped")
 
 
-@deed("/schedules/{name}/remove", Role.ADMIN)
-def remove(call: Call, asked: Asked, name: str) -> Elsewhere:
+@form_action("/schedules/{name}/remove", Role.ADMIN)
+def remove(call: Call, request: PageRequest, name: str) -> Redirect:
     """Forget it."""
-    return Elsewhere(f"/schedules?said={'schedule_removed' if call.actions.remove_schedule(name) else 'unchanged'}")
+    return Redirect(f"/schedules?said={'schedule_removed' if call.actions.remove_schedule(name) else 'unchanged'}")

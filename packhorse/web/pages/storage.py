@@ -7,27 +7,27 @@ from packhorse.core.settings import mask_url
 from packhorse.monitor.text import fact_text
 from packhorse.storage.records import Health
 from packhorse.web.api.storage import worker_operations
-from packhorse.web.latencies import MINUTES, Latencies
+from packhorse.web.cache import MINUTES, LatencyHistory
+from packhorse.web.context import Call
 from packhorse.web.pages.chart import Chart, by_minute
-from packhorse.web.pages.page import Asked, Elsewhere, Shown, address, deed, page
-from packhorse.web.safe_text import safe
+from packhorse.web.pages.page import PageRequest, PageResponse, Redirect, address, form_action, page
 from packhorse.web.security.operator import Role
-from packhorse.web.site import Call
+from packhorse.web.text import safe
 
 _KEEP = ("keep_completed", "keep_dead", "keep_aborted", "keep_events", "keep_log_lines")
 
 
 @page("/storage", "storage")
-def storage(call: Call, asked: Asked) -> Shown:
+def storage(call: Call, request: PageRequest) -> PageResponse:
     """All that is known of it."""
-    health, settings = call.site.glance.health(), call.site.app.settings
+    health, settings = call.web.cache.health(), call.web.app.settings
     facts = {name: safe(fact_text(name, value)) for name, value in health.facts.items() if value is not None}
-    growth = call.site.glance.growth.per_day()
+    growth = call.web.cache.growth.per_day()
     kept = {name.removeprefix("keep_").replace("_", " "): settings.shown(name) for name in _KEEP}
     context = {
         "health": health,
-        "answering": _chart(call, "One small read", "longest", call.site.glance.latencies),
-        "writing": _chart(call, "One write of a worker", "slowest worker", call.site.glance.writing.minutes),
+        "answering": _chart(call, "One small read", "longest", call.web.cache.latencies),
+        "writing": _chart(call, "One write of a worker", "slowest worker", call.web.cache.writing.minutes),
         "url": mask_url(health.url),
         "facts": facts,
         "kept": kept,
@@ -39,10 +39,10 @@ def storage(call: Call, asked: Asked) -> Shown:
         "operations": sorted(health.operations, key=lambda each: -each.run_mean * each.calls),
         "worker_operations": worker_operations(call),
     }
-    return Shown("storage.html", "Storage", context)
+    return PageResponse("storage.html", "Storage", context)
 
 
-def _chart(call: Call, title: str, longest: str, latencies: Latencies) -> Chart:
+def _chart(call: Call, title: str, longest: str, latencies: LatencyHistory) -> Chart:
     known = latencies.last_hour()
     spans = [(each.mean / SECOND, each.longest / SECOND) if each else None for each in known]
     return by_minute(title, longest, [None] * (MINUTES - len(known)) + spans, call.reader.now())
@@ -54,23 +54,23 @@ def _spare(health: Health) -> int | None:
     return pages * width if isinstance(pages, int) and isinstance(width, int) else None
 
 
-@deed("/storage/prune", Role.ADMIN)
-def prune(call: Call, asked: Asked) -> Elsewhere:
+@form_action("/storage/prune", Role.ADMIN)
+def prune(call: Call, request: PageRequest) -> Redirect:
     """What is over by the settings goes now."""
     gone = call.actions.prune()
     said = "pruned_some" if gone.more else "pruned"
-    return Elsewhere(address("/storage", said=said, changed=gone.jobs, skipped=gone.events))
+    return Redirect(address("/storage", said=said, changed=gone.jobs, skipped=gone.events))
 
 
-@deed("/storage/backup", Role.ADMIN)
-def back_up(call: Call, asked: Asked) -> Elsewhere:
+@form_action("/storage/backup", Role.ADMIN)
+def back_up(call: Call, request: PageRequest) -> Redirect:
     """A copy beside the file."""
     file, _ = call.actions.back_up()
-    return Elsewhere(address("/storage", said="backed_up", file=file.name))
+    return Redirect(address("/storage", said="backed_up", file=file.name))
 
 
-@deed("/storage/compact", Role.ADMIN)
-def compact(call: Call, asked: Asked) -> Elsewhere:
+@form_action("/storage/compact", Role.ADMIN)
+def compact(call: Call, request: PageRequest) -> Redirect:
     """The file anew, without what was removed."""
     before, after = call.actions.compact()
-    return Elsewhere(address("/storage", said="compacted", changed=before, skipped=after))
+    return Redirect(address("/storage", said="compacted", changed=before, skipped=after))

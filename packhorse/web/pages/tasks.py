@@ -11,12 +11,12 @@ from packhorse.core.job import DEAD, FINAL
 from packhorse.core.metrics import LIMITS
 from packhorse.monitor.stats import RunStats, stats_by_task, step_counts
 from packhorse.storage.records import Filter, Point
+from packhorse.web.context import Call
+from packhorse.web.pages.filters import span
 from packhorse.web.pages.jobs import row_of
 from packhorse.web.pages.overview import charts_of
-from packhorse.web.pages.page import Asked, Shown, page
-from packhorse.web.pages.ranges import chosen_range
-from packhorse.web.pages.words import span
-from packhorse.web.site import Call
+from packhorse.web.pages.page import PageRequest, PageResponse, page
+from packhorse.web.pages.time_range import chosen_range
 
 _LOOKED_AT = 200
 _SLOWEST = 20
@@ -24,10 +24,10 @@ _MOST = 500
 
 
 @page("/tasks", "tasks")
-def tasks(call: Call, asked: Asked) -> Shown:
+def tasks(call: Call, request: PageRequest) -> PageResponse:
     """Every task."""
     now = call.reader.now()
-    chosen = chosen_range(asked, now)
+    chosen = chosen_range(request, now)
     points = [point for point in call.reader.series(chosen.span) if chosen.holds(point.at, now)]
     ran: Counter[str] = Counter()
     for point in points:
@@ -37,17 +37,17 @@ def tasks(call: Call, asked: Asked) -> Shown:
     found = stats_by_task(point for point in points if point.task in shown)
     rows = [(task, found.get(name, RunStats())) for name, task in shown.items()]
     whole = sum(ran[task.name] for task in known) / SECOND
-    return Shown("tasks.html", "Tasks", {"rows": rows, "whole": whole, "total": len(known)})
+    return PageResponse("tasks.html", "Tasks", {"rows": rows, "whole": whole, "total": len(known)})
 
 
 @page("/tasks/{name}", "tasks")
-def task(call: Call, asked: Asked, name: str) -> Shown:
+def task(call: Call, request: PageRequest, name: str) -> PageResponse:
     """One task: charts, how long its runs took, the slowest of late."""
     info = next((task for task in call.reader.tasks() if task.name == name), None)
     if info is None:
         raise TaskNotFound(f"no task is called {name[:128]!r}", hint="the page Tasks has them all")
     now = call.reader.now()
-    chosen = chosen_range(asked, now)
+    chosen = chosen_range(request, now)
     charts, sums = charts_of(call.reader, chosen, lambda point: point.task == name)
     ended = call.reader.find(Filter(states=FINAL, task=name), None, _LOOKED_AT).jobs
     slowest = sorted(ended, key=lambda job: -(job.took(now) or 0))[:_SLOWEST]
@@ -57,7 +57,7 @@ def task(call: Call, asked: Asked, name: str) -> Shown:
         "queue": next((queue for queue in call.reader.queues() if queue.name == info.queue), None),
         "others": [each.name for each in call.reader.tasks() if each.queue == info.queue and each.name != name],
         "dead": call.reader.count(Filter(states=frozenset({DEAD}), task=name)).number,
-        "charts": charts if not asked.is_quick else [],
+        "charts": charts if not request.is_quick else [],
         "measured": sums,
         "histograms": [
             ("How long its attempts ran", _histogram(points, "run")),
@@ -66,7 +66,7 @@ def task(call: Call, asked: Asked, name: str) -> Shown:
         "slowest": [row_of(job, now) for job in slowest],
         "failures": [group for group in call.reader.failures() if group.task == name],
     }
-    return Shown("task.html", f"Task {name}", context)
+    return PageResponse("task.html", f"Task {name}", context)
 
 
 def _histogram(points: Iterable[Point], kind: str) -> list[tuple[str, int]]:

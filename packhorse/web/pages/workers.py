@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from packhorse.core.clock import SECOND
-from packhorse.core.errors import BadValue
+from packhorse.core.errors import BadValue, NotAllowed
 from packhorse.core.event import ForemanAction, ForemanOrder, Subject
 from packhorse.core.job import Job, State
 from packhorse.monitor.actions import scale_order, workers_of
@@ -14,12 +14,12 @@ from packhorse.monitor.served_queues import queues_served_by
 from packhorse.monitor.stacks import Stack, Stacks, stacks_of
 from packhorse.storage.records import WorkerInfo
 from packhorse.web.api.jobs import short_call
-from packhorse.web.pages.page import Asked, Elsewhere, Shown, deed, page, undoable
-from packhorse.web.pages.traceback import Piece, pieces_of
-from packhorse.web.pages.words import short
-from packhorse.web.safe_text import safe
+from packhorse.web.context import Call
+from packhorse.web.pages.error_text import Piece, pieces_of
+from packhorse.web.pages.filters import short
+from packhorse.web.pages.page import PageRequest, PageResponse, Redirect, form_action, page, redirect_with_undo
 from packhorse.web.security.operator import Role
-from packhorse.web.site import Call
+from packhorse.web.text import safe
 
 _MOST_SHOWN = 50
 _MOST_NAMED = 10  # of the jobs that a crew held
@@ -71,7 +71,7 @@ class Crew(NamedTuple):
         return _grace(self.foreman.info) if self.foreman else None
 
 
-class Fallen(NamedTuple):
+class ExitSummary(NamedTuple):
     """A crew that is gone without a word, how many jobs are in its hands, and some of them."""
 
     crew: ProcessGroup
@@ -108,13 +108,13 @@ def _grace(foreman: WorkerInfo) -> int | None:
 
 
 @page("/workers", "workers")
-def workers(call: Call, asked: Asked) -> Shown:
+def workers(call: Call, request: PageRequest) -> PageResponse:
     """Every process, host by host, or those of one host. Of many workers each is a row, and has its own page."""
     now, held = call.reader.now(), call.reader.held()
     jobs = _by_owner(held)
     here, gone = call.reader.presence()
     hosts = _hosts([_process(call, worker, jobs, now) for worker in here])
-    wanted = [host for host in hosts if host.name == asked.query["host"]] if asked.query.get("host") else hosts
+    wanted = [host for host in hosts if host.name == request.query["host"]] if request.query.get("host") else hosts
     shown = _first_of(wanted)
     known = {worker.id for worker in (*here, *gone)}
     lost = [(job, safe(short_call(job))) for job in held if job.owner not in known][:_ROWS]
@@ -127,10 +127,10 @@ def workers(call: Call, asked: Asked) -> Shown:
         "has_foreman": any(each.subject is Subject.FOREMAN for each in here),
         "clients": _clients(call)[:_ROWS],
         "may_order": may_order(call),
-        "departures": call.reader.departures(),
+        "departures": call.reader.exited_workers(),
         "BECAME": _BECAME,
     }
-    return Shown("workers.html", "Workers", context)
+    return PageResponse("workers.html", "Workers", context)
 
 
 def _hosts(processes: list[Process]) -> list[Host]:
@@ -151,9 +151,9 @@ def _first_of(hosts: list[Host]) -> list[Host]:
     return shown
 
 
-def _fallen(crew: ProcessGroup, held: dict[str | None, list[Job]]) -> Fallen:
+def _fallen(crew: ProcessGroup, held: dict[str | None, list[Job]]) -> ExitSummary:
     jobs = [job for each in crew.everybody for job in held.get(each.id, [])]
-    return Fallen(crew, len(jobs), jobs[:_MOST_NAMED])
+    return ExitSummary(crew, len(jobs), jobs[:_MOST_NAMED])
 
 
 def _by_owner(held: list[Job]) -> dict[str | None, list[Job]]:
@@ -188,10 +188,10 @@ def _crews(processes: list[Process]) -> list[Crew]:
 
 
 def _clients(call: Call) -> list[Any]:
-    return [] if call.operator.queues else list(call.site.glance.clients())
+    return [] if call.operator.queues else list(call.web.cache.clients())
 
 
-class Stood(NamedTuple):
+class StackDump(NamedTuple):
     """Where a worker stood, when somebody last asked: each thread with its job and its pieces of text."""
 
     process: Process
@@ -205,7 +205,7 @@ class Stood(NamedTuple):
 
 
 @page("/workers/{id}", "workers")
-def worker(call: Call, asked: Asked, id: str) -> Shown:
+def worker(call: Call, request: PageRequest, id: str) -> PageResponse:
     """One worker, or the workers of one foreman, and where their threads stand."""
     chosen, now, held = call.reader.worker(id), call.reader.now(), _by_owner(call.reader.held())
     stood = [_stood(call, each, held, now) for each in workers_of(chosen, call.reader.workers())]
@@ -216,12 +216,12 @@ def worker(call: Call, asked: Asked, id: str) -> Shown:
         "grace": next((_grace(each) for each in call.reader.workers() if each.id == chosen.foreman), None),
         "may_order": may_order(call),
     }
-    return Shown("worker.html", f"{chosen.subject.capitalize()} {short(chosen.id)}", context)
+    return PageResponse("worker.html", f"{chosen.subject.capitalize()} {short(chosen.id)}", context)
 
 
-def _stood(call: Call, info: WorkerInfo, held: dict[str | None, list[Job]], now: int) -> Stood:
+def _stood(call: Call, info: WorkerInfo, held: dict[str | None, list[Job]], now: int) -> StackDump:
     told = stacks_of(info)
-    return Stood(
+    return StackDump(
         _process(call, info, held, now),
         stood_at(info, told) if told else None,
         [(stack, pieces_of(stack.text)) for stack in told.items] if told else [],
@@ -238,40 +238,40 @@ def may_order(call: Call) -> bool:
     return call.operator.may(Role.OPERATE) and not call.operator.queues
 
 
-@deed("/workers/{id}/stacks")
-def stacks(call: Call, asked: Asked, id: str) -> Elsewhere:
+@form_action("/workers/{id}/stacks")
+def stacks(call: Call, request: PageRequest, id: str) -> Redirect:
     """Have them say where they stand."""
     is_told = bool(call.actions.stacks(id))
-    return Elsewhere(f"/workers/{id}?said={'stacks' if is_told else 'no_stacks'}")
+    return Redirect(f"/workers/{id}?said={'stacks' if is_told else 'no_stacks'}")
 
 
-@deed("/workers/{id}/quiet")
-def quiet(call: Call, asked: Asked, id: str) -> Elsewhere:
+@form_action("/workers/{id}/quiet")
+def quiet(call: Call, request: PageRequest, id: str) -> Redirect:
     """Take no more jobs."""
     _ordered(call, id, ForemanOrder(ForemanAction.QUIET))
-    return undoable(call, "/workers", "quieted", id)
+    return redirect_with_undo(call, "/workers", "quieted", id)
 
 
-@deed("/workers/{id}/restart")
-def restart(call: Call, asked: Asked, id: str) -> Elsewhere:
+@form_action("/workers/{id}/restart")
+def restart(call: Call, request: PageRequest, id: str) -> Redirect:
     """Give way to fresh workers."""
     return _ordered(call, id, ForemanOrder(ForemanAction.RESTART))
 
 
-@deed("/workers/{id}/stop", Role.ADMIN)
-def stop(call: Call, asked: Asked, id: str) -> Elsewhere:
+@form_action("/workers/{id}/stop", Role.ADMIN)
+def stop(call: Call, request: PageRequest, id: str) -> Redirect:
     """End when what runs has ended."""
     return _ordered(call, id, ForemanOrder(ForemanAction.STOP))
 
 
-@deed("/workers/{id}/scale")
-def scale(call: Call, asked: Asked, id: str) -> Shown | Elsewhere:
+@form_action("/workers/{id}/scale")
+def scale(call: Call, request: PageRequest, id: str) -> PageResponse | Redirect:
     """Keep so many workers, with so many slots each. Other slots replace every worker, so that is asked about."""
-    least, most, slots = (asked.field(name) for name in ("least", "most", "slots"))
+    least, most, slots = (request.field(name) for name in ("least", "most", "slots"))
     if not (least.isdigit() and most.isdigit() and (slots or "1").isdigit() and len(least + most + slots) < 16):
         raise BadValue("how many workers? two numbers are needed", hint="e.g. at least 2, at most 8")
     order, foreman = scale_order(int(least), int(most), int(slots) if slots else None), call.reader.worker(id)
-    if asked.field("sure") != "yes" and foreman.subject is Subject.FOREMAN and _replaces(foreman, order):
+    if request.field("sure") != "yes" and foreman.subject is Subject.FOREMAN and _replaces(foreman, order):
         return _ask_to_replace(call, foreman, order)
     return _ordered(call, id, order)
 
@@ -280,7 +280,7 @@ def _replaces(foreman: WorkerInfo, order: ForemanOrder) -> bool:
     return order.slots is not None and order.slots != foreman.report.get("slots")
 
 
-def _ask_to_replace(call: Call, foreman: WorkerInfo, order: ForemanOrder) -> Shown:
+def _ask_to_replace(call: Call, foreman: WorkerInfo, order: ForemanOrder) -> PageResponse:
     """Is that meant? What runs for longer begins anew."""
     crew, now = {worker.id for worker in workers_of(foreman, call.reader.workers())}, call.reader.now()
     running = [now - job.started_at for job in call.reader.held() if job.owner in crew and job.started_at is not None]
@@ -292,21 +292,30 @@ def _ask_to_replace(call: Call, foreman: WorkerInfo, order: ForemanOrder) -> Sho
         "running": len(running),
         "longest": max(running, default=0),
     }
-    return Shown("scale.html", "Other slots?", context)
+    return PageResponse("scale.html", "Other slots?", context)
 
 
-def _ordered(call: Call, owner: str, order: ForemanOrder) -> Elsewhere:
+def _ordered(call: Call, owner: str, order: ForemanOrder) -> Redirect:
     call.actions.order(owner, order)
-    return Elsewhere("/workers?said=ordered")
+    return Redirect("/workers?said=ordered")
 
 
 @page("/worker_pools", "workers")
-def worker_pools(call: Call, asked: Asked) -> Elsewhere:
+def worker_pools(call: Call, request: PageRequest) -> Redirect:
     """An address that is easy to remember."""
-    return Elsewhere("/workers")
+    return Redirect("/workers")
 
 
 @page("/busy_workers", "workers")
-def busy_workers(call: Call, asked: Asked) -> Elsewhere:
+def busy_workers(call: Call, request: PageRequest) -> Redirect:
     """An address that is easy to remember."""
-    return Elsewhere("/jobs?state=running")
+    return Redirect("/jobs?state=running")
+
+
+@page("/clients", "workers")
+def clients(call: Call, request: PageRequest) -> PageResponse:
+    """Every client that is known."""
+    if call.operator.queues:
+        raise NotAllowed("clients are not shown to tokens of some queues only")
+    timeout = call.web.app.settings.shown("client_timeout")
+    return PageResponse("clients.html", "Clients", {"clients": call.web.cache.clients(), "timeout": timeout})

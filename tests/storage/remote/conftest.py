@@ -25,7 +25,7 @@ class Manager:
         self._application = application
 
     def keep(self, storage: Storage) -> None:
-        vars(self._application.site).update(storage=storage, working_storage=storage)
+        vars(self._application.web).update(storage=storage, working_storage=storage)
 
 
 @pytest.fixture(scope="module")

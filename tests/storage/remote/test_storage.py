@@ -38,7 +38,7 @@ from packhorse.storage.memory import Memory
 from packhorse.storage.records import Filter
 from packhorse.storage.remote.connection import RemoteConnection, Reply
 from packhorse.storage.rpc import CALLS, RPC_VERSION, Refusal, RemoteCall, error_of, refusal_of
-from packhorse.web.api import work
+from packhorse.web.api import storage_rpc
 from packhorse.web.application import make_application
 from packhorse.web.security.access import decide_access
 from packhorse.web.security.operator import Role
@@ -198,7 +198,7 @@ def test_what_is_no_packhorse_is_told_apart(opened: Opened):
 def test_an_older_manager_is_to_be_brought_up_to_date_first(
     manager: Manager, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(work, "RPC_VERSION", RPC_VERSION - 1)
+    monkeypatch.setattr(storage_rpc, "RPC_VERSION", RPC_VERSION - 1)
 
     with pytest.raises(SchemaTooNew, match="older version"):
         storage.queues()

@@ -110,7 +110,7 @@ def test_a_fork_while_another_thread_writes_lets_the_child_read(storage: SQLite)
     add(storage, "before")
 
     with (
-        occupied(storage, lambda tx: storage._enqueue(tx, [new_job("within")]), seconds=0.3),
+        occupied(storage, lambda tx: storage._hot_path.enqueue(tx, [new_job("within")]), seconds=0.3),
         forked(lambda parent: parent.send(ids(find_all(storage)))) as child,
     ):
         seen = child.receive()
@@ -128,7 +128,7 @@ def test_a_fork_while_another_thread_writes_lets_the_child_write_after_it(path: 
         parent.send("stored")
 
     with contextlib.ExitStack() as stack:
-        with occupied(storage, lambda tx: storage._enqueue(tx, [new_job("within")]), seconds=0.3):
+        with occupied(storage, lambda tx: storage._hot_path.enqueue(tx, [new_job("within")]), seconds=0.3):
             child = stack.enter_context(forked(work))
             assert child.receive() == "begins"
         assert child.receive() == "stored"

@@ -10,8 +10,8 @@ from starlette.testclient import TestClient
 from packhorse.core.clock import SECOND
 from packhorse.core.event import Event, Kind
 from packhorse.storage.records import EventFilter, Retention
-from packhorse.web import looking_back
-from packhorse.web.pages.audit import _told
+from packhorse.web import history
+from packhorse.web.pages.audit import _entries
 from tests.cli.yard import Yard
 
 HTML = {"accept": "text/html"}
@@ -30,13 +30,13 @@ def test_separate_commands_and_separate_queues_are_separate_lines():
         aborted(now - SECOND, "mail", "a"),
     ]
 
-    assert [[event.job_id for event in each.events] for each in _told(deeds)] == [["d"], ["c"], ["b"], ["a"]]
+    assert [[event.job_id for event in each.events] for each in _entries(deeds)] == [["d"], ["c"], ["b"], ["a"]]
 
 
 def test_many_jobs_at_once_are_a_line_for_each_queue_however_they_lie():
     deeds = [aborted(7, queue, f"{queue}-{place}") for place in range(3) for queue in ("mail", "images")]
 
-    assert [(each.first.queue, each.number) for each in _told(deeds)] == [("mail", 3), ("images", 3)]
+    assert [(each.first.queue, each.number) for each in _entries(deeds)] == [("mail", 3), ("images", 3)]
 
 
 def test_a_line_of_many_jobs_leads_to_each_of_them(web: TestClient, yard: Yard):
@@ -56,8 +56,8 @@ def test_what_was_done_long_ago_is_on_the_first_page_and_nothing_is_further_back
     old = yard.job("queued")
     yard.storage.abort([old.id], by="ann")
     yard.job("completed")  # four events
-    monkeypatch.setattr(looking_back, "WINDOW", 3)
-    monkeypatch.setattr(looking_back, "_PATIENCE", math.inf)
+    monkeypatch.setattr(history, "WINDOW", 3)
+    monkeypatch.setattr(history, "_PATIENCE", math.inf)
 
     text = web.get("/audit", headers=HTML).text
 
@@ -70,8 +70,8 @@ def test_where_all_older_events_are_gone_nothing_is_further_back(
 ):
     for _ in range(5):
         yard.job("completed")
-    monkeypatch.setattr(looking_back, "WINDOW", 3)
-    monkeypatch.setattr(looking_back, "LOOKS", 1)
+    monkeypatch.setattr(history, "WINDOW", 3)
+    monkeypatch.setattr(history, "LOOKS", 1)
     assert "Further back" in web.get("/audit", headers=HTML).text
 
     while yard.storage.prune(Retention(completed=0, events=0)).events:

@@ -18,7 +18,7 @@ from packhorse.web.pages.chart import (
     unfinished,
     waiting_time,
 )
-from packhorse.web.pages.ranges import RANGES, Range
+from packhorse.web.pages.time_range import RANGES, Range
 
 NOW = 1_800_000_000_000_000 + 40_000_000  # in the last third of a minute
 HOUR_OF_CHARTS = RANGES["1h"]
@@ -106,10 +106,10 @@ def test_the_oldest_job_in_line_grows_older_until_now():
 def test_layers_that_touch_differ_without_their_colours():
     chart = throughput(Intervals([point(1, completed=5, failed=2)], HOUR_OF_CHARTS, NOW))
 
-    drawn = re.findall(r'<path (?:class="(area [a-z]+)"|(fill="url\(#hatch\)")) d="([^"]+)"', str(chart.svg()))
+    fresh_page = re.findall(r'<path (?:class="(area [a-z]+)"|(fill="url\(#hatch\)")) d="([^"]+)"', str(chart.svg()))
 
-    assert [look or fill for look, fill, _ in drawn] == ["area good", "area bad", 'fill="url(#hatch)"']
-    assert drawn[1][2] == drawn[2][2]
+    assert [look or fill for look, fill, _ in fresh_page] == ["area good", "area bad", 'fill="url(#hatch)"']
+    assert fresh_page[1][2] == fresh_page[2][2]
 
 
 def test_halts_have_a_line_of_their_own_where_there_are_any():
@@ -232,13 +232,13 @@ def test_a_stretch_that_ends_with_the_present_is_not_over():
 def test_unfinished_jobs_of_a_stretch_are_counted_back_through_what_came_after_it():
     points = [point(25, added=5), point(10, added=7), point(5, completed=2)]
 
-    drawn = unfinished(Intervals(points, stretch(30, 20), NOW), {"mail": 10})
+    fresh_page = unfinished(Intervals(points, stretch(30, 20), NOW), {"mail": 10})
 
-    assert drawn.lines[0].values == [0.0] * 5 + [5.0] * 6
+    assert fresh_page.lines[0].values == [0.0] * 5 + [5.0] * 6
 
 
 def test_below_a_stretch_stand_its_times():
-    drawn = throughput(Intervals([point(20, completed=1)], stretch(30, 20), NOW))
+    fresh_page = throughput(Intervals([point(20, completed=1)], stretch(30, 20), NOW))
 
-    assert [len(foot) for foot in drawn.feet] == [5] * 5  # such as 08:30
-    assert "now" not in drawn.feet
+    assert [len(foot) for foot in fresh_page.feet] == [5] * 5  # such as 08:30
+    assert "now" not in fresh_page.feet

@@ -12,9 +12,9 @@ from packhorse.core.outcome import Failed, Failure
 from packhorse.storage.records import FailureGroup, WorkerInfo
 from packhorse.web import reader
 from packhorse.web.pages import failures as page
+from packhorse.web.pages.annotations import annotated
 from packhorse.web.pages.chart import Intervals, failed
-from packhorse.web.pages.flags import flagged
-from packhorse.web.pages.ranges import RANGES
+from packhorse.web.pages.time_range import RANGES
 from tests.cli.yard import Yard
 from tests.web.conftest import BASE
 
@@ -225,7 +225,7 @@ def test_a_deploy_is_a_flag_unless_that_version_was_there_already():
         Event(Kind.DEPLOYED, now - back * 60_000_000, Subject.FOREMAN, data={"version": version}, id=100 - back)
         for back, version in ((1, "v1"), (5, "v2"), (6, "v2"), (9, "v1"))
     ]
-    (drawn,) = flagged([failed(Intervals([], RANGES["1h"], now))], events)
+    (fresh_page,) = annotated([failed(Intervals([], RANGES["1h"], now))], events)
 
-    assert [flag.text for flag in drawn.flags] == ["deploy v1", "deploy v2", "deploy v1"]
-    assert [(now - flag.at) // 60_000_000 for flag in drawn.flags] == [1, 6, 9]
+    assert [flag.text for flag in fresh_page.flags] == ["deploy v1", "deploy v2", "deploy v1"]
+    assert [(now - flag.at) // 60_000_000 for flag in fresh_page.flags] == [1, 6, 9]

@@ -13,7 +13,7 @@ from packhorse.core.job import NewJob
 from packhorse.monitor.filters import parse_words
 from packhorse.storage.sql import lists
 from packhorse.web import reader
-from packhorse.web.pages.chips import chips_of, filter_of, filter_text, without_state
+from packhorse.web.pages.filter_chips import filter_chips, filter_of, filter_text, without_state
 from tests.cli.yard import Yard
 from tests.web.conftest import BASE, MAIL_SECRET, bearer
 
@@ -41,7 +41,7 @@ def test_an_address_can_be_said_to_a_shell(query: dict[str, str], words: list[st
 
 
 def test_each_word_is_a_chip_that_can_be_taken_away():
-    chips = chips_of({"q": 'args.name:"Ann Lee" dead', "queue": "mail", "cursor": "x"})
+    chips = filter_chips({"q": 'args.name:"Ann Lee" dead', "queue": "mail", "cursor": "x"})
 
     assert [chip.text for chip in chips] == ["args.name:Ann Lee", "dead", "queue: mail"]
     assert chips[0].path == "/jobs?q=dead&queue=mail"
@@ -112,7 +112,7 @@ def test_the_longest_runs_come_first_if_asked(web: TestClient, yard: Yard):
 
 
 def test_the_longest_runs_are_looked_for_page_by_page(web: TestClient, yard: Yard, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(lists, "AT_ONCE", 20)
+    monkeypatch.setattr(lists, "AT_A_TIME", 20)
     monkeypatch.setattr(lists, "AT_MOST", 20)
     rare = [yard.add("rare").id for _ in range(3)]
     yard.storage.enqueue([NewJob(f"common-{number}", "common", "print") for number in range(60)])

@@ -8,7 +8,7 @@ from packhorse import __version__
 from packhorse.core.job import Job, State
 from packhorse.core.outcome import Failed, Failure
 from packhorse.storage.records import WorkerInfo
-from packhorse.web.pages.issue_text import issue_text
+from packhorse.web.pages.error_text import issue_text
 from tests.cli.yard import FOREMAN, WORKER, Yard
 
 HTML = {"accept": "text/html"}

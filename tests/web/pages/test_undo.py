@@ -14,7 +14,7 @@ from packhorse.core.clock import HOUR, MINUTE, SECOND
 from packhorse.core.job import State
 from packhorse.storage.records import ClientInfo, QueueInfo
 from packhorse.web.application import Application, make_application
-from packhorse.web.pages import frame
+from packhorse.web.pages import layout
 from packhorse.web.security.access import decide_access
 from packhorse.web.security.operator import Role
 from packhorse.web.security.tokens import Tokens
@@ -37,8 +37,8 @@ def offered(web: TestClient, address: str) -> str | None:
 
 def lately(application: Application, said: str, name: str, ago: int = 0, by: str = "local") -> str:
     """The address of a page to which a deed of so long ago leads."""
-    at = application.site.storage.now() - ago
-    mark = application.site.access.sessions.mark(by, said, unquote(name), at)
+    at = application.web.storage.now() - ago
+    mark = application.web.access.sessions.mark(by, said, unquote(name), at)
     return f"/jobs?said={said}&undo={name}&at={at}&mark={mark}"
 
 
@@ -72,7 +72,7 @@ def test_a_deed_that_can_be_taken_back_says_what_and_when(web: TestClient, yard:
 def test_a_page_offers_for_a_while_to_take_back_what_was_done(
     web: TestClient, application: Application, monkeypatch: pytest.MonkeyPatch, said: str, name: str, path: str
 ):
-    monkeypatch.setattr(frame, "_UNDO_FOR", HOUR)  # the machine may be slow
+    monkeypatch.setattr(layout, "_UNDO_FOR", HOUR)  # the machine may be slow
     name = name.replace("/", "%2F")
 
     asked = [lately(application, said, name, ago) for ago in (0, 2 * HOUR, -HOUR)]
@@ -93,7 +93,7 @@ def test_an_address_that_makes_no_sense_offers_nothing(web: TestClient):
 def test_a_link_of_somebody_else_offers_nothing(
     web: TestClient, application: Application, yard: Yard, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(frame, "_UNDO_FOR", HOUR)
+    monkeypatch.setattr(layout, "_UNDO_FOR", HOUR)
     ours = lately(application, "paused", "mail")
     elsewhere = make_application(Packhorse(storage=yard.storage), decide_access("127.0.0.1", Tokens(), open_mount=True))
     foreign = [
@@ -110,7 +110,7 @@ def test_a_link_of_somebody_else_offers_nothing(
 def test_who_may_only_look_is_offered_nothing(
     guarded_web: TestClient, guarded: Application, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(frame, "_UNDO_FOR", HOUR)
+    monkeypatch.setattr(layout, "_UNDO_FOR", HOUR)
 
     def page_for(role: Role) -> str:
         address = lately(guarded, "paused", "mail", by=role.word)

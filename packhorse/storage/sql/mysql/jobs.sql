@@ -1,11 +1,12 @@
 -- name: jobs_by_ids
 SELECT {job} FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_id) WHERE id IN ($1*)
 
+-- name: stored_among
+-- Without a lock: in a caller's transaction a lock on what is not there would shut out all that come after it.
+SELECT id FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_id) WHERE id IN ($1*)
+
 -- name: lock_jobs
 SELECT {job} FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_id) WHERE id IN ($1*) ORDER BY id FOR UPDATE
-
--- name: is_stored
-SELECT 1 FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_id) WHERE id = $1
 
 -- name: unique_keys_of
 SELECT unique_key FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_id)
@@ -36,29 +37,17 @@ INSERT INTO {schema}.packhorse_job (
 -- Whoever comes first makes the rows, and everybody else waits for them.
 INSERT INTO {schema}.packhorse_unique_lock (`key`) VALUES $1() ON DUPLICATE KEY UPDATE taken_at = taken_at
 
--- name: get_lock
-SELECT job_id, period, until, taken_at FROM {schema}.packhorse_unique_lock
-WHERE `key` = $1 AND job_id <> '' FOR UPDATE
-
 -- name: get_locks
 SELECT `key`, job_id, period, until, taken_at FROM {schema}.packhorse_unique_lock FORCE INDEX (PRIMARY)
 WHERE `key` IN ($1*) AND job_id <> '' ORDER BY `key` FOR UPDATE
 
 -- name: replaced_by
--- The job whose call this very one has replaced already: its answer was lost.
-SELECT job_id FROM {schema}.packhorse_replaced WHERE twin = $1
-
--- name: replaced_among
-SELECT twin FROM {schema}.packhorse_replaced WHERE twin IN ($1*)
+-- The jobs whose calls these have replaced already: their answers were lost.
+SELECT twin, job_id FROM {schema}.packhorse_replaced WHERE twin IN ($1*)
 
 -- name: put_replaced
 INSERT INTO {schema}.packhorse_replaced (twin, job_id, at) VALUES ($1, $2, $3)
 ON DUPLICATE KEY UPDATE twin = VALUES(twin)
-
--- name: put_lock
-INSERT INTO {schema}.packhorse_unique_lock (`key`, job_id, period, until, taken_at) VALUES ($1, $2, $3, $4, $5)
-ON DUPLICATE KEY UPDATE
-    job_id = VALUES(job_id), period = VALUES(period), until = VALUES(until), taken_at = VALUES(taken_at)
 
 -- name: put_locks
 INSERT INTO {schema}.packhorse_unique_lock (`key`, job_id, period, until, taken_at) VALUES $1()

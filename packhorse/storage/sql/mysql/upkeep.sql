@@ -42,13 +42,9 @@ SELECT $1,
 SELECT {job} FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_expiring)
 WHERE expire_at <= $1 ORDER BY expire_at, seq LIMIT $2 FOR UPDATE SKIP LOCKED
 
--- name: lost_jobs
--- Held by an owner that is unknown, silent for a lease, or beating in the future.
+-- name: held_jobs
 SELECT {job} FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_held)
-WHERE owner IS NOT NULL AND owner NOT IN (
-    SELECT id FROM {schema}.packhorse_worker WHERE {alive}
-)
-ORDER BY seq LIMIT $4 FOR UPDATE SKIP LOCKED
+WHERE owner IN ($1*) ORDER BY seq LIMIT $2 FOR UPDATE
 
 -- name: has_lost
 -- Whether anybody is silent or beats in the future, or holds jobs and is unknown.
@@ -76,14 +72,16 @@ SELECT {job} FROM {schema}.packhorse_job
 WHERE queue = $1 AND state IN ('reserved', 'running') AND owner IS NULL ORDER BY seq LIMIT $2 FOR UPDATE SKIP LOCKED
 
 -- name: silent_workers
-SELECT worker.id, worker.subject FROM {schema}.packhorse_worker AS worker
-WHERE NOT ({alive}) AND NOT EXISTS (
-    SELECT 1 FROM {schema}.packhorse_job AS job FORCE INDEX (packhorse_job_held) WHERE job.owner = worker.id
-)
-FOR UPDATE SKIP LOCKED
+-- Not beating for a lease, or beating in the future. One that beats just now is locked, and not silent.
+SELECT id FROM {schema}.packhorse_worker WHERE NOT ({alive}) FOR UPDATE SKIP LOCKED
+
+-- name: unknown_owners
+SELECT DISTINCT owner FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_held)
+WHERE owner IS NOT NULL AND owner NOT IN (SELECT id FROM {schema}.packhorse_worker)
 
 -- name: idle_worker
-SELECT worker.id, worker.subject FROM {schema}.packhorse_worker AS worker
+SELECT id, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at
+FROM {schema}.packhorse_worker AS worker
 WHERE id = $1 AND NOT EXISTS (
     SELECT 1 FROM {schema}.packhorse_job AS job FORCE INDEX (packhorse_job_held) WHERE job.owner = worker.id
 )

@@ -101,10 +101,6 @@ SELECT min(queued_at) FROM (
     WHERE line = $1 AND `rank` = $2 ORDER BY `rank`, seq LIMIT $3
 ) AS few
 
--- name: jobs_of_owner
-SELECT {job} FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_held)
-WHERE owner = $1 ORDER BY seq LIMIT $2 FOR UPDATE
-
 -- name: put_log_line
 INSERT INTO {schema}.packhorse_log_line (job_id, at, attempt, kind, message) VALUES ($1, $2, $3, $4, $5)
 

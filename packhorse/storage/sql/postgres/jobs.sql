@@ -1,6 +1,9 @@
 -- name: jobs_by_ids
 SELECT {job} FROM {schema}.packhorse_job WHERE id = ANY (ARRAY(SELECT json_array_elements_text($1::json)))
 
+-- name: stored_among
+SELECT id FROM {schema}.packhorse_job WHERE id = ANY (ARRAY(SELECT json_array_elements_text($1::json)))
+
 -- name: lock_jobs
 SELECT {job} FROM {schema}.packhorse_job
 WHERE id = ANY (ARRAY(SELECT json_array_elements_text($1::json))) ORDER BY id FOR UPDATE
@@ -207,27 +210,16 @@ SELECT pg_advisory_xact_lock(number) FROM (
     FROM json_array_elements_text($1::json) AS key ORDER BY 1
 ) AS numbers
 
--- name: get_lock
-SELECT job_id, period, until, taken_at FROM {schema}.packhorse_unique_lock WHERE key = $1
-
 -- name: get_locks
 SELECT key, job_id, period, until, taken_at FROM {schema}.packhorse_unique_lock
 WHERE key = ANY (ARRAY(SELECT json_array_elements_text($1::json)))
 
 -- name: replaced_by
--- The job whose call this very one has replaced already: its answer was lost.
-SELECT job_id FROM {schema}.packhorse_replaced WHERE twin = $1
-
--- name: replaced_among
-SELECT twin FROM {schema}.packhorse_replaced WHERE twin = ANY (ARRAY(SELECT json_array_elements_text($1::json)))
+-- The jobs whose calls these have replaced already: their answers were lost.
+SELECT twin, job_id FROM {schema}.packhorse_replaced WHERE twin = ANY (ARRAY(SELECT json_array_elements_text($1::json)))
 
 -- name: put_replaced
 INSERT INTO {schema}.packhorse_replaced (twin, job_id, at) VALUES ($1, $2, $3) ON CONFLICT (twin) DO NOTHING
-
--- name: put_lock
-INSERT INTO {schema}.packhorse_unique_lock (key, job_id, period, until, taken_at) VALUES ($1, $2, $3, $4, $5)
-ON CONFLICT (key) DO UPDATE
-SET job_id = excluded.job_id, period = excluded.period, until = excluded.until, taken_at = excluded.taken_at
 
 -- name: put_locks
 INSERT INTO {schema}.packhorse_unique_lock (key, job_id, period, until, taken_at)

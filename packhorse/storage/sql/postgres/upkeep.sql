@@ -33,13 +33,9 @@ SELECT EXISTS (SELECT 1 FROM {schema}.packhorse_job WHERE expire_at <= coalesce(
 -- name: expired_jobs
 SELECT {job} FROM {schema}.packhorse_job WHERE expire_at <= $1 ORDER BY expire_at, seq LIMIT $2 FOR UPDATE SKIP LOCKED
 
--- name: lost_jobs
--- Held by an owner that is unknown, silent for a lease, or beating in the future.
-SELECT {job} FROM {schema}.packhorse_job
-WHERE owner IS NOT NULL AND owner <> ALL (ARRAY(
-    SELECT id FROM {schema}.packhorse_worker WHERE {alive}
-))
-ORDER BY seq + 0 LIMIT $4 FOR UPDATE SKIP LOCKED -- the sum keeps the server from walking over all jobs in order
+-- name: held_jobs
+-- The sum keeps the server from reading all jobs in order.
+SELECT {job} FROM {schema}.packhorse_job WHERE owner = ANY (ARRAY(SELECT json_array_elements_text($1::json))) ORDER BY seq + 0 LIMIT $2 FOR UPDATE
 
 -- name: has_lost
 -- Whether anybody is silent or beats in the future, or holds jobs and is unknown.
@@ -64,14 +60,16 @@ WHERE queue BETWEEN $1 AND $1 AND state IN ('reserved', 'running') AND owner IS 
 ORDER BY queue, seq LIMIT $2 FOR UPDATE SKIP LOCKED
 
 -- name: silent_workers
-SELECT id, subject FROM {schema}.packhorse_worker AS worker
-WHERE NOT ({alive}) AND NOT EXISTS (
-    SELECT 1 FROM {schema}.packhorse_job AS job WHERE job.owner = worker.id OFFSET 0
-)
-FOR UPDATE SKIP LOCKED
+-- Not beating for a lease, or beating in the future. One that beats just now is locked, and not silent.
+SELECT id FROM {schema}.packhorse_worker WHERE NOT ({alive}) FOR UPDATE SKIP LOCKED
+
+-- name: unknown_owners
+SELECT DISTINCT owner FROM {schema}.packhorse_job
+WHERE owner IS NOT NULL AND owner <> ALL (ARRAY(SELECT id FROM {schema}.packhorse_worker))
 
 -- name: idle_worker
-SELECT id, subject FROM {schema}.packhorse_worker AS worker
+SELECT id, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at
+FROM {schema}.packhorse_worker AS worker
 WHERE id = $1 AND NOT EXISTS (
     SELECT 1 FROM {schema}.packhorse_job AS job WHERE job.owner = worker.id OFFSET 0
 )

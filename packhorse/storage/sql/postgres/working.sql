@@ -238,10 +238,6 @@ counted AS (
 )
 SELECT id, (SELECT count(*) FROM counted) FROM held
 
--- name: held_by_ids
-SELECT id, seq, queue, task, state, owner, fence, last_owner, queued_at, started_at
-FROM {schema}.packhorse_job WHERE id = ANY (ARRAY(SELECT json_array_elements_text($1::json))) ORDER BY id FOR UPDATE
-
 -- name: hands_of
 SELECT id, seq, queue, task, state, owner, fence, last_owner, queued_at, started_at
 FROM {schema}.packhorse_job WHERE id = ANY (ARRAY(SELECT json_array_elements_text($1::json)))
@@ -266,9 +262,6 @@ WHERE queue IS NOT NULL AND ( -- not EXISTS, which the server may turn into a jo
     WHERE state = 'queued' AND job.queue = line.queue AND rank = $1 LIMIT 1
 )
 LIMIT $3
-
--- name: jobs_of_owner
-SELECT {job} FROM {schema}.packhorse_job WHERE owner BETWEEN $1 AND $1 ORDER BY owner, seq LIMIT $2 FOR UPDATE
 
 -- name: put_log_line
 INSERT INTO {schema}.packhorse_log_line (job_id, at, attempt, kind, message) VALUES ($1, $2, $3, $4, $5)

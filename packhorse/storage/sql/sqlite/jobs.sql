@@ -1,8 +1,11 @@
 -- name: jobs_by_ids
 SELECT {job} FROM packhorse_job WHERE id IN (SELECT value FROM json_each(?))
 
+-- name: stored_among
+SELECT id FROM packhorse_job WHERE id IN (SELECT value FROM json_each(?))
+
 -- name: lock_jobs
--- Whoever writes has locked the whole file already.
+-- A transaction that writes has locked the whole file already.
 SELECT {job} FROM packhorse_job WHERE id IN (SELECT value FROM json_each(?))
 
 -- name: unique_keys_of
@@ -27,12 +30,13 @@ ON CONFLICT (key) DO UPDATE SET value = excluded.value WHERE CAST(excluded.value
 INSERT INTO packhorse_large_args (job, args) VALUES (?, ?)
 ON CONFLICT (job) DO UPDATE SET args = excluded.args
 
--- name: get_lock
-SELECT job_id, period, until, taken_at FROM packhorse_unique_lock WHERE key = ?
+-- name: get_locks
+SELECT key, job_id, period, until, taken_at FROM packhorse_unique_lock
+WHERE key IN (SELECT value FROM json_each(?))
 
 -- name: replaced_by
--- The job whose call this very one has replaced already: its answer was lost.
-SELECT job_id FROM packhorse_replaced WHERE twin = ?
+-- The jobs whose calls these have replaced already: their answers were lost.
+SELECT twin, job_id FROM packhorse_replaced WHERE twin IN (SELECT value FROM json_each(?))
 
 -- name: put_replaced
 INSERT INTO packhorse_replaced (twin, job_id, at) VALUES (?, ?, ?)

@@ -27,11 +27,9 @@ SELECT ?1,
 -- name: expired_jobs
 SELECT {job} FROM packhorse_job WHERE expire_at <= ? ORDER BY expire_at, seq LIMIT ?
 
--- name: lost_jobs
--- Held by an owner that is unknown, silent for a lease, or beating in the future.
-SELECT {job} FROM packhorse_job
-WHERE owner IS NOT NULL AND owner NOT IN (SELECT id FROM packhorse_worker WHERE {alive})
-ORDER BY +seq LIMIT ?4 -- the plus keeps SQLite from walking over all jobs to have the few held ones in order
+-- name: held_jobs
+-- The plus keeps SQLite from reading all jobs in order.
+SELECT {job} FROM packhorse_job WHERE owner IN (SELECT value FROM json_each(?)) ORDER BY +seq LIMIT ?
 
 -- name: unowned_queues
 -- Queues that have more held jobs by the tallies than have an owner. The pluses keep SQLite to the few that are held.
@@ -47,12 +45,16 @@ SELECT {job} FROM packhorse_job
 WHERE queue = ?1 AND state IN ('reserved', 'running') AND owner IS NULL ORDER BY seq LIMIT ?2
 
 -- name: silent_workers
-SELECT id, subject FROM packhorse_worker
-WHERE NOT ({alive}) AND id NOT IN (SELECT owner FROM packhorse_job WHERE owner IS NOT NULL)
+-- Not beating for a lease, or beating in the future.
+SELECT id FROM packhorse_worker WHERE NOT ({alive})
+
+-- name: unknown_owners
+SELECT DISTINCT owner FROM packhorse_job
+WHERE owner IS NOT NULL AND owner NOT IN (SELECT id FROM packhorse_worker)
 
 -- name: idle_worker
-SELECT id, subject FROM packhorse_worker
-WHERE id = ? AND id NOT IN (SELECT owner FROM packhorse_job WHERE owner IS NOT NULL)
+SELECT id, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at
+FROM packhorse_worker WHERE id = ? AND id NOT IN (SELECT owner FROM packhorse_job WHERE owner IS NOT NULL)
 
 -- name: delete_worker
 DELETE FROM packhorse_worker WHERE id = ?

@@ -141,9 +141,6 @@ SET state = 'completed', owner = NULL, last_owner = ?1, started_at = ?2 - (dealt
 FROM json_each(?4) AS dealt
 WHERE seq = dealt.value ->> 0 AND +owner = ?1 AND fence = 1 AND state = 'reserved'
 
--- name: jobs_of_owner
-SELECT {job} FROM packhorse_job WHERE owner = ? ORDER BY seq LIMIT ?
-
 -- name: put_log_line
 INSERT INTO packhorse_log_line (job_id, at, attempt, kind, message) VALUES (?, ?, ?, ?, ?)
 
