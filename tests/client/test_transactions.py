@@ -33,6 +33,7 @@ from packhorse.conformance.builders import at_once, join, new_job
 from packhorse.core.errors import BadValue, NotUnique, StorageError
 from packhorse.core.outcome import Completed, Verdict
 from packhorse.storage import open_storage
+from packhorse.storage.sqlite import SQLite
 from tests.caller_database import CallerDatabase, IdleWorker, needs_mysql, needs_postgres, run, send
 from tests.children import PATIENCE, ROOT, until
 from tests.mysql_server import MySQLServer, shared_mysql
