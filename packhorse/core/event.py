@@ -155,8 +155,8 @@ class ForemanOrder(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def facts(self, by: str | None) -> dict[str, Any]:
         """The data of the order's event."""
-        told: dict[str, Any] = msgspec.to_builtins(self)
-        return {**told, "by": by} if by else told
+        data: dict[str, Any] = msgspec.to_builtins(self)
+        return {**data, "by": by} if by else data
 
     @classmethod
     def of(cls, event: Event) -> ForemanOrder | None:

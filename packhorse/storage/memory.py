@@ -480,7 +480,7 @@ class Memory(Engine[Transaction]):
             self._forget_wake_ups(self._tables.queues)  # there is nothing to be woken for
             answer: R = quiet_answer(name)
             return answer
-        tx = Transaction(self._tables, self._now())
+        tx = Transaction(self._tables, self.now())
         result = self._tables.atomically(lambda: work(tx))
         self._tables.commit()
         self._forget_wake_ups(tx.looked_at)
@@ -491,7 +491,7 @@ class Memory(Engine[Transaction]):
     def finish_and_reserve(
         self, outcomes: Sequence[Outcome], owner: str, queues: Mapping[str, int], limit: int
     ) -> tuple[list[Verdict], list[Job]]:
-        attempts.require_worker(Transaction(self._tables, self._now()), owner)
+        attempts.require_worker(Transaction(self._tables, self.now()), owner)
         return self.finish(outcomes), self.reserve(owner, queues, limit)
 
     # --- jobs -----------------------------------------------------------------------------------------------------

@@ -212,7 +212,7 @@ def test_a_worker_follows_the_order_that_its_foreman_tells(crew: Crew) -> None:
         app.enqueue("note", {"number": number}, queue=queue)
 
     def take() -> list[str]:
-        jobs = worker.loop._reserve(3)
+        jobs = worker.loop.fetcher.reserve(3)
         crew.storage.release([job.token for job in jobs], "for another look")
         return sorted(job.queue for job in jobs)
 

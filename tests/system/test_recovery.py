@@ -379,7 +379,7 @@ def test_a_worker_that_is_frozen_for_longer_than_its_lease_is_killed_before_its_
     tell(f"run again {took:.2f} s after the worker was frozen")
     (completed,) = site.events(job_id, Kind.COMPLETED)
     assert completed.fence != line.fence
-    assert site.why(job_id) == f"worker {line.pid} was killed: a signal had stopped it, and its lease was almost over"
+    assert f"worker {line.pid} was killed: a signal had stopped it" in site.why(job_id)
     until(lambda: len(crew.workers()) == 2, "there are two workers again")
     assert_sound(site)
 
