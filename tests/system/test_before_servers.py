@@ -47,7 +47,9 @@ def site(tmp_path: Path, server: Server) -> Iterator[Site]:
         yield site
 
 
-@pytest.mark.parametrize("words", [[], ["--queues", "nap,else.*"]], ids=["all", "queues"])
+@pytest.mark.parametrize(
+    "words", [[], pytest.param(["--queues", "nap,else.*"], marks=pytest.mark.long)], ids=["all", "queues"]
+)
 def test_a_foreman_that_is_started_before_its_server_waits_for_it(site: Site, server: Server, words: list[str]) -> None:
     crew = site.start(words=words, online=False)
     until(lambda: "the storage is not available, trying again" in site.log.read_text(), "it says that it waits")

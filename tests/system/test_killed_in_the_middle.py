@@ -120,7 +120,7 @@ def test_the_world_is_sound(template: Path) -> None:
     storage.close()
 
 
-@pytest.mark.parametrize("way", ["statement", "write"])
+@pytest.mark.parametrize("way", ["statement", pytest.param("write", marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", BY_NAME)
 def test_a_kill_leaves_the_state_before_or_after_and_never_between(
     name: str, way: str, template: Path, killer: subprocess.Popen[str], swift_path: Path

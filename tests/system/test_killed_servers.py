@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="looks at 
 Server = PostgresServer | MySQLServer | RedisServer
 
 
-@pytest.fixture(params=["postgres", "mysql", "redis"])
+@pytest.fixture(params=["postgres", pytest.param("mysql", marks=pytest.mark.long), "redis"])
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
     """It keeps every write, also when it is killed the next moment."""
     if request.param not in chosen_storages():
