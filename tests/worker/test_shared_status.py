@@ -67,7 +67,7 @@ def test_what_a_slot_does_is_known_until_its_job_has_ended(shared_status: Shared
     assert 0 <= running.ago < PATIENCE * 1e6
 
 
-def test_both_sides_see_the_same_board(shared_status: SharedStatus):
+def test_both_sides_see_the_same_entries(shared_status: SharedStatus):
     other = SharedStatus(shared_status.path)
 
     shared_status.begin(0, "job-1")
