@@ -81,7 +81,7 @@ def test_what_stands_on_it_survives_the_death_of_the_writer(shared_status: Share
         mine.begin(1, "job-1")
         os._exit(9)
 
-    with pytest.raises(AssertionError, match="ended without a word"):
+    with pytest.raises(AssertionError, match="ended without a value"):
         in_child(work_and_die)
 
     assert shared_status.running() == ["job-1"]
