@@ -30,7 +30,7 @@ KILLS = 4
 def kill_after_a_page(source: str, target: str, filled: Storage) -> int:
     """Begin, and kill it in the middle of the page after the next full one. Answers how many rows are there then."""
     goal = rows_in(filled.move()) + PAGE // 2
-    copying = program("tests.system.braked_copy", goal, source, target, "--yes")
+    copying = program("tests.system.slow_copy", goal, source, target, "--yes")
     with running(copying):
         until(lambda: rows_in(filled.move()) > goal or copying.poll() is not None, "another page")
         assert copying.stdin is not None

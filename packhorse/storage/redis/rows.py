@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from packhorse.core.event import Event, Subject, kind_of, subject_of
 from packhorse.core.job import FINAL, HELD, Job, NewJob, Reason, Token
-from packhorse.storage.broken_records import facts_in, mended_job
+from packhorse.storage.broken_records import broken_job, facts_in
 from packhorse.storage.records import AbortRequest
 from packhorse.storage.redis.keys import LETTERS, STATES, names_of, place
 
@@ -242,7 +242,7 @@ def _broken_job(job_id: str, head: bytes, body: bytes, error: Exception) -> Job:
         raw |= _head_fields(head)
     except _UNREADABLE:
         raw["head"] = head
-    return mended_job(raw, f"{type(error).__name__}: {error}")
+    return broken_job(raw, f"{type(error).__name__}: {error}")
 
 
 def _head_fields(head: bytes) -> dict[str, Any]:
