@@ -68,7 +68,7 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.fixture(params=["postgres", "mysql"])
+@pytest.fixture(params=["postgres", pytest.param("mysql", marks=pytest.mark.long)])
 def url(request: pytest.FixtureRequest) -> str:
     if request.param not in chosen_storages():
         pytest.skip(f"PACKHORSE_TEST_STORAGES does not name {request.param}")

@@ -11,7 +11,7 @@ from packhorse.core.outcome import Failed, Failure, Outcome, Stopped
 from packhorse.worker.config import WorkerLimits
 from packhorse.worker.held_job import HeldJob
 from packhorse.worker.timeouts import Timeouts, limits_of
-from tests.worker.making import a_held_job, a_job, task_of
+from tests.worker.factories import a_held_job, a_job, task_of
 
 GRACE = 2.0
 LIMITS = WorkerLimits(abort_grace=GRACE, other_jobs=10.0)

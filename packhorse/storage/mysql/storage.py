@@ -43,7 +43,7 @@ from packhorse.storage.records import (
     Point,
     QueueInfo,
     Span,
-    look_into,
+    search_depth,
 )
 from packhorse.storage.sql.lists import JobLists
 from packhorse.storage.sql.rows import from_json, to_json
@@ -243,8 +243,8 @@ class MySQL(ServerStorage):
         return self._db.read_with("queues", work)
 
     def _oldest(self, connection: MySQLConnection, queues: list[str]) -> dict[str, int]:
-        """Since when the oldest queued job of each of these queues waits; see `look_into`. In two trips: in MariaDB a
-        part of a statement cannot look a little into each of the queues that another part finds."""
+        """Since when the oldest queued job of each of these queues waits; see `search_depth`. In two trips: in MariaDB
+        a part of a statement cannot look a little into each of the queues that another part finds."""
         found: defaultdict[str, list[int]] = defaultdict(list)
         unsure: list[tuple[str, int]] = []
         if not queues:
@@ -253,7 +253,7 @@ class MySQL(ServerStorage):
             found[queue].append(since)
             if not is_oldest:
                 unsure.append((queue, rank))
-        depth = look_into(len(unsure))
+        depth = search_depth(len(unsure))
         if depth > 1:
             few = connection.executemany(self._sql["oldest_in_line"], [(*line, depth) for line in unsure])
             for (queue, _), answer in zip(unsure, few, strict=True):

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from packhorse.core.event import Event, Subject, kind_of, subject_of
 from packhorse.core.job import FINAL, HELD, Job, NewJob, Reason, Token
-from packhorse.storage.broken_records import facts_in, mended_job
+from packhorse.storage.broken_records import broken_job, facts_in
 from packhorse.storage.records import AbortRequest
 from packhorse.storage.redis.keys import LETTERS, STATES, names_of, place
 
@@ -70,23 +70,22 @@ class Body(msgspec.Struct, frozen=True, array_like=True):
 
 
 _body = msgspec.msgpack.Decoder(Body).decode
-_NAMES: Final = Body.__struct_fields__
-_KEY_AT: Final = _NAMES.index("unique_key")
-_BODY_FIELDS: Final = attrgetter(*_NAMES)
-_BEFORE_KEY: Final = attrgetter(*_NAMES[:_KEY_AT])
-_AFTER_KEY: Final = attrgetter(*_NAMES[_KEY_AT + 1 :])
+_body_fields = attrgetter(*Body.__struct_fields__)
 
 
 # --- bodies ---------------------------------------------------------------------------------------------------------
 
 
 def body_of(job: Job) -> bytes:
-    return _encode(_BODY_FIELDS(job))
+    return _encode(_body_fields(job))
 
 
 def body_of_new(new: NewJob) -> bytes:
     """The body of a job without a unique key."""
-    return _encode((*_BEFORE_KEY(new), None, *_AFTER_KEY(new)))
+    return _encode((
+        new.task, new.queue, new.args, new.max_attempts, new.max_halts, new.timeout, new.idle_timeout, new.expires,
+        new.total_timeout, None, new.created_by, new.schedule, new.backoff, new.meta,
+    ))  # fmt: skip
 
 
 # --- heads ----------------------------------------------------------------------------------------------------------
@@ -243,7 +242,7 @@ def _broken_job(job_id: str, head: bytes, body: bytes, error: Exception) -> Job:
         raw |= _head_fields(head)
     except _UNREADABLE:
         raw["head"] = head
-    return mended_job(raw, f"{type(error).__name__}: {error}")
+    return broken_job(raw, f"{type(error).__name__}: {error}")
 
 
 def _head_fields(head: bytes) -> dict[str, Any]:

@@ -45,7 +45,7 @@ from packhorse.storage.sql.rows import client_of, job_of, schedule_of, to_json, 
 from packhorse.storage.sql.statements import Dialect
 from packhorse.storage.sql.transaction import Database, Shared, SQLConnection, SQLTransaction
 from packhorse.storage.sql.transfer import Transfers
-from packhorse.storage.transfer import Dumped, Move, Section, decode, may_go_on, outlook_of, quiet_answer
+from packhorse.storage.transfer import Dumped, Move, Section, decode, may_go_on, poll_result, quiet_answer
 
 R = TypeVar("R")
 
@@ -174,7 +174,7 @@ class SQLStorage(Engine[SQLTransaction]):
         asked = (self.moment(), to_json(list(owners)), foreman, after)
         (row,) = self._db.read("outlook", self._sql["outlook"], asked)
         now, stops, queued, ordered, held, mark, due_at, expire_at, next_at, resume_at, order = row
-        return outlook_of(
+        return poll_result(
             now,
             decode(mark),
             stops=bool(stops),

@@ -1,4 +1,4 @@
-"""docs/decisions/0007-redis-keys.md is what people read who look into the server: every key is on it, as it is."""
+"""docs/decisions/0007-redis-keys.md describes every key, with its type."""
 
 from __future__ import annotations
 
@@ -45,4 +45,4 @@ def test_every_key_is_on_the_page_with_its_type(storage: Redis) -> None:
         assert fitting, f"the page does not tell of {key}, a {kind}"
         seen |= fitting
     assert len(page) > 40
-    assert page.keys() - seen <= SELDOM, "the page tells of keys that nobody writes"
+    assert page.keys() - seen <= SELDOM, "the page has keys that are never written"

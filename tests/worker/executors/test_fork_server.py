@@ -16,7 +16,7 @@ import pytest
 
 from packhorse.worker.executors.fork_server import Exit, ForkServer
 from tests.children import PATIENCE, until
-from tests.worker.running import is_alive
+from tests.worker.worker_subprocess import is_alive
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at /proc")
 

@@ -17,7 +17,7 @@ from packhorse.worker.executors.slots import Slots
 from packhorse.worker.held_job import HeldJob
 from packhorse.worker.shared_status import SharedStatus
 from tests.children import until
-from tests.worker.making import a_held_job, a_job
+from tests.worker.factories import a_held_job, a_job
 
 
 class Runner:

@@ -17,8 +17,8 @@ from packhorse.worker.executors.thread import Delegation, ThreadExecutor, delega
 from packhorse.worker.finisher import OutcomeQueue
 from packhorse.worker.held_job import HeldJob
 from tests.children import PATIENCE, until
-from tests.worker.conftest import Works
-from tests.worker.making import RESULT_LIMIT, a_held_job, a_job, task_of, throw_into
+from tests.worker.conftest import WorkerHarness
+from tests.worker.factories import RESULT_LIMIT, a_held_job, a_job, task_of, throw_into
 
 
 class Bench:
@@ -269,7 +269,7 @@ def test_a_thread_that_is_hit_while_it_is_idle_does_what_it_is_lent_for(bench: B
     assert bench.threads == 1
 
 
-class Tearing:
+class Interruption:
     """Raises in a thread of the executor, before the line of its code that is the nth to come."""
 
     CODE = frozenset(
@@ -297,13 +297,13 @@ class Tearing:
         return self.at
 
 
-def ran_in_spite_of(tearing: Tearing) -> set[int]:
+def ran_in_spite_of(interruption: Interruption) -> set[int]:
     """The loop's work, which finds one job, and then another two, on one thread; answers the lines where it was."""
     bench = Bench(1)
     bench.gate.set()
     held_jobs = bench.held_jobs("a", "b", "c")
     before = threading.gettrace()
-    threading.settrace(tearing)
+    threading.settrace(interruption)
     try:
         is_found: list[bool] = []
 
@@ -316,28 +316,28 @@ def ran_in_spite_of(tearing: Tearing) -> set[int]:
     finally:
         threading.settrace(before)  # type: ignore[arg-type]
     bench.slots.line_up(held_jobs[1:])
-    until(lambda: bench.executor._idle == 1 and bench.executor._given.empty(), f"it is free, after {tearing.line}")
+    until(lambda: bench.executor._idle == 1 and bench.executor._given.empty(), f"it is free, after {interruption.line}")
     for held in held_jobs:  # as the loop does with those that do not begin
         if held.claim():
             bench.slots.give_up(held)
             bench.queue.put(held, Released(held.job.token, "it did not begin"))
-    until(lambda: bench.executor._idle == 1, f"it is free, after {tearing.line}")
+    until(lambda: bench.executor._idle == 1, f"it is free, after {interruption.line}")
 
     ended = {held.job.id for held, _ in bench.queue.take_now(100)}
-    assert ended == {"a", "b", "c"}, f"lost after {tearing.line}"
-    assert sorted(bench.began) == sorted(set(bench.began)), f"run twice after {tearing.line}"
-    assert list(bench.slots._free) == [0], f"its slot is lost after {tearing.line}"
+    assert ended == {"a", "b", "c"}, f"lost after {interruption.line}"
+    assert sorted(bench.began) == sorted(set(bench.began)), f"run twice after {interruption.line}"
+    assert list(bench.slots._free) == [0], f"its slot is lost after {interruption.line}"
     assert bench.stuck == []
     bench.executor.close()
     bench.executor._threads[0].join(PATIENCE)
     assert not bench.executor._threads[0].is_alive()
-    return {tearing.line} if tearing.line is not None else set()
+    return {interruption.line} if interruption.line is not None else set()
 
 
 def test_wherever_a_thread_is_hit_no_job_and_no_slot_is_lost():
     lines: set[int] = set()
     nth = 0
-    while hit := ran_in_spite_of(Tearing(nth)):
+    while hit := ran_in_spite_of(Interruption(nth)):
         lines |= hit
         nth += 1
 
@@ -537,53 +537,57 @@ def test_a_desk_that_is_torn_away_when_its_deputy_is_back_does_not_wait_for_it(m
         delegate(lend_new_thread, work, no_call)
 
 
-def test_an_idle_worker_runs_a_job_on_the_thread_that_waited_for_it(works: Works, monkeypatch: pytest.MonkeyPatch):
+def test_an_idle_worker_runs_a_job_on_the_thread_that_waited_for_it(
+    harness: WorkerHarness, monkeypatch: pytest.MonkeyPatch
+):
     waited: list[int] = []
-    reserve = works.storage.wait_and_reserve
+    reserve = harness.storage.wait_and_reserve
 
     def wait_and_reserve(*args: object) -> object:
         waited.append(threading.get_ident())
         return reserve(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(works.storage, "wait_and_reserve", wait_and_reserve)
-    monkeypatch.setattr(type(works.storage), "supports_threaded_wait", True)
+    monkeypatch.setattr(harness.storage, "wait_and_reserve", wait_and_reserve)
+    monkeypatch.setattr(type(harness.storage), "supports_threaded_wait", True)
     monkeypatch.setattr("packhorse.worker.pace._IDLE_WAITS", (0.0, 600.0))  # nobody asks but who waits
     at_work: list[int] = []
 
-    @works.app.task
+    @harness.app.task
     def task() -> None:
         at_work.append(threading.get_ident())
 
-    works.run()
-    works.until(lambda: waited, "it does not wait")
-    works.until(lambda: works.worker.loop.wakeup.place == "storage")
+    harness.run()
+    harness.until(lambda: waited, "it does not wait")
+    harness.until(lambda: harness.worker.loop.wakeup.place == "storage")
     job = task.enqueue()
-    works.until(lambda: works.kinds(job)[-1] == "completed", "it has not run")
+    harness.until(lambda: harness.kinds(job)[-1] == "completed", "it has not run")
 
     assert at_work[0] in waited
-    works.until(lambda: works.worker.loop.finisher.done == 1, "it has not been counted")
+    harness.until(lambda: harness.worker.loop.finisher.done == 1, "it has not been counted")
 
 
-def test_a_worker_that_is_asleep_and_has_a_deputy_ends_when_it_is_told(works: Works, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(type(works.storage), "supports_threaded_wait", True)
+def test_a_worker_that_is_asleep_and_has_a_deputy_ends_when_it_is_told(
+    harness: WorkerHarness, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(type(harness.storage), "supports_threaded_wait", True)
     monkeypatch.setattr("packhorse.worker.pace._IDLE_WAITS", (0.0, 600.0))
 
-    @works.app.task
+    @harness.app.task
     def task() -> None: ...
 
-    works.run()
-    works.until(lambda: works.worker.loop.wakeup.place == "storage")
-    works.worker.drain_soon()
+    harness.run()
+    harness.until(lambda: harness.worker.loop.wakeup.place == "storage")
+    harness.worker.drain_soon()
 
-    assert works.ended() == 0
+    assert harness.ended() == 0
 
 
 @pytest.mark.parametrize("moment", ["before it asks", "when it has jobs"])
 def test_a_worker_whose_deputy_is_hit_by_what_was_meant_for_a_job_goes_on(
-    works: Works, monkeypatch: pytest.MonkeyPatch, moment: str
+    harness: WorkerHarness, monkeypatch: pytest.MonkeyPatch, moment: str
 ):
     hit: list[int] = []
-    reserve = works.storage.wait_and_reserve
+    reserve = harness.storage.wait_and_reserve
 
     def wait_and_reserve(*args: object) -> object:
         jobs = [] if moment == "before it asks" else reserve(*args)  # type: ignore[arg-type]
@@ -592,62 +596,64 @@ def test_a_worker_whose_deputy_is_hit_by_what_was_meant_for_a_job_goes_on(
             throw_into(threading.current_thread(), TimeoutError)
         return jobs or reserve(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(works.storage, "wait_and_reserve", wait_and_reserve)
-    monkeypatch.setattr(type(works.storage), "supports_threaded_wait", True)
+    monkeypatch.setattr(harness.storage, "wait_and_reserve", wait_and_reserve)
+    monkeypatch.setattr(type(harness.storage), "supports_threaded_wait", True)
     monkeypatch.setattr("packhorse.worker.pace._IDLE_WAITS", (0.0, 600.0))
 
-    @works.app.task
+    @harness.app.task
     def task() -> None: ...
 
-    worker = works.run(1)
-    works.until(lambda: worker.loop.wakeup.place == "storage" or hit)
+    worker = harness.run(1)
+    harness.until(lambda: worker.loop.wakeup.place == "storage" or hit)
     job = task.enqueue()
-    works.until(lambda: works.kinds(job)[-1] == "completed", "it has not run")
+    harness.until(lambda: harness.kinds(job)[-1] == "completed", "it has not run")
     after = task.enqueue()
-    works.until(lambda: works.kinds(after)[-1] == "completed", "the next has not run")
+    harness.until(lambda: harness.kinds(after)[-1] == "completed", "the next has not run")
     worker.drain_soon()
 
-    assert works.ended() == 0
+    assert harness.ended() == 0
     assert hit
-    assert hit != [works.threads[0].ident]
-    assert works.job(job).fence == 1
+    assert hit != [harness.threads[0].ident]
+    assert harness.job(job).fence == 1
 
 
-def test_what_is_wrong_with_the_storage_itself_comes_out_at_the_desk(works: Works, monkeypatch: pytest.MonkeyPatch):
+def test_what_is_wrong_with_the_storage_itself_comes_out_at_the_desk(
+    harness: WorkerHarness, monkeypatch: pytest.MonkeyPatch
+):
     at_work: list[int] = []
 
     def broken(*args: object) -> object:
         at_work.append(threading.get_ident())
         raise LookupError("the storage has lost something")
 
-    works.app.task(lambda: None, name="task")
-    monkeypatch.setattr(works.storage, "wait_and_reserve", broken)
-    monkeypatch.setattr(type(works.storage), "supports_threaded_wait", True)
-    works.open(1)
+    harness.app.task(lambda: None, name="task")
+    monkeypatch.setattr(harness.storage, "wait_and_reserve", broken)
+    monkeypatch.setattr(type(harness.storage), "supports_threaded_wait", True)
+    harness.open(1)
 
     with pytest.raises(LookupError, match="has lost something"):
-        works.until(lambda: False)
+        harness.until(lambda: False)
 
     assert len(at_work) == 2
     assert at_work.index(threading.get_ident()) == 1
 
 
 def test_a_worker_whose_idle_thread_is_hit_by_what_was_meant_for_a_job_runs_the_next_and_ends_when_it_is_told(
-    works: Works, monkeypatch: pytest.MonkeyPatch
+    harness: WorkerHarness, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(type(works.storage), "supports_threaded_wait", False)  # so that it is idle
+    monkeypatch.setattr(type(harness.storage), "supports_threaded_wait", False)  # so that it is idle
 
-    @works.app.task
+    @harness.app.task
     def task() -> None: ...
 
-    worker = works.run(1)
+    worker = harness.run(1)
     job = task.enqueue()
-    works.until(lambda: works.kinds(job)[-1] == "completed", "it has not run")
-    works.until(lambda: worker.executors.threads._idle == 1, "its thread is not free again")
+    harness.until(lambda: harness.kinds(job)[-1] == "completed", "it has not run")
+    harness.until(lambda: worker.executors.threads._idle == 1, "its thread is not free again")
     throw_into(worker.executors.threads._threads[0], TimeoutError)
     after = task.enqueue()
-    works.until(lambda: works.kinds(after)[-1] == "completed", "the next has not run")
+    harness.until(lambda: harness.kinds(after)[-1] == "completed", "the next has not run")
     worker.drain_soon()
 
-    assert works.ended() == 0
+    assert harness.ended() == 0
     assert len(worker.executors.threads._threads) == 1

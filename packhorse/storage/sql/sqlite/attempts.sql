@@ -1,5 +1,6 @@
--- name: worker_exists
-SELECT 1 FROM packhorse_worker WHERE id = ?
+-- name: worker_and_move
+-- No row: the worker is unknown. With the mark of a move the storage is closed, and nothing is reserved.
+SELECT (SELECT value FROM packhorse_meta WHERE key = 'move') FROM packhorse_worker WHERE id = ?
 
 -- name: paused_queues
 SELECT name FROM packhorse_queue WHERE paused_at IS NOT NULL

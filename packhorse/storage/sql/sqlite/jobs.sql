@@ -14,11 +14,12 @@ SELECT unique_key FROM packhorse_job WHERE id IN (SELECT value FROM json_each(?)
 -- name: jobs_by_seqs
 SELECT {job} FROM packhorse_job WHERE seq IN (SELECT value FROM json_each(?))
 
--- name: last_seq
+-- name: last_seq_and_move
+-- Before jobs are inserted: the last number that was given, and the mark of a move, which closes the storage.
 SELECT max(
     coalesce((SELECT max(seq) FROM packhorse_job), 0),
     coalesce((SELECT CAST(value AS INTEGER) FROM packhorse_meta WHERE key = 'last_seq'), 0)
-)
+), (SELECT value FROM packhorse_meta WHERE key = 'move')
 
 -- name: remember_last_seq
 -- Before the newest job is deleted: its number is never used again, or a list that is being paged would miss the next.

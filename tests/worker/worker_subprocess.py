@@ -25,7 +25,7 @@ _SLOW = {"PACKHORSE_ABORT_GRACE": "10m", "PACKHORSE_LEASE": "10m"}
 """The machine may be: nobody beats for the worker but once, when its shared status is made."""
 
 
-class Running:
+class WorkerSubprocess:
     """One worker of `tests.worker.jobs`, or of another target, on a SQLite file in `directory`."""
 
     def __init__(self, directory: Path, *options: object, target: str = "tests.worker.jobs:app", **env: str) -> None:
@@ -40,7 +40,7 @@ class Running:
         self.channel: Channel
         self._listener: threading.Thread
 
-    def start(self) -> Running:
+    def start(self) -> WorkerSubprocess:
         self.channel, theirs = Channel.pair()
         words = [
             "--url",

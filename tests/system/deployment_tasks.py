@@ -1,4 +1,4 @@
-"""The app that runs at a `Site`: tasks of every kind, each of which notes in the ledger that it begins and ends.
+"""The app that runs at a `Deployment`: tasks of every kind, each of which notes in the run log that it begins and ends.
 
 Where a task takes `seconds`, that is for its first run: taken up again after a fault, it takes `again` seconds. Where
 it is given a `gate`, its first run lasts until there is a file of that name.
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from packhorse import Packhorse, current_job
 from packhorse.core.outcome import Snooze
-from tests.system.ledger import is_first_run, noted
+from tests.system.run_log import is_first_run, noted
 
 MIB = 1 << 20
 
