@@ -248,9 +248,13 @@ def test_every_link_to_a_heading_finds_it(page: Path):
     assert [(path.name, anchor) for path, anchor in targets if anchor not in anchors_of(path)] == []
 
 
-def test_every_path_that_the_guides_name_exists():
-    """Guides for developers write a path below `packhorse/` as `core/job.py` or `storage/engine/`."""
-    for page in ("docs/architecture.md", "docs/glossary.md", "docs/how-a-job-travels.md", "CONTRIBUTING.md"):
-        named = re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+\.(?:py|sql|lua))?)`", text_of(page))
-        missing = [path for path in named if not any((root / path).exists() for root in (ROOT / "packhorse", ROOT))]
-        assert missing == [], page
+GUIDES = [*(ROOT / "docs" / name for name in ("architecture.md", "glossary.md", "how-a-job-travels.md"))]
+GUIDES += [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs" / "decisions").glob("*.md"))]
+
+
+@cases("page", GUIDES)
+def test_every_path_that_a_guide_names_exists(page: Path):
+    """Pages for developers write a path below `packhorse/` as `core/job.py` or `storage/engine/`."""
+    named = re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+\.(?:py|sql|lua))?)`", page.read_text("utf-8"))
+
+    assert [path for path in named if not any((root / path).exists() for root in (ROOT / "packhorse", ROOT))] == []
