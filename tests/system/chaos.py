@@ -35,7 +35,7 @@ from tests.system.deployment import HEARTBEAT, LEASE, Deployment, ForemanProcess
 DECK = {
     "kill a worker": 4,
     "kill a child": 3,
-    "kill a nursery": 1,
+    "kill a fork server": 1,
     "kill a foreman": 2,
     "freeze a worker": 2,
     "freeze a foreman": 1,
@@ -209,7 +209,7 @@ class Chaos:
             self._freeze(kind, foreman, worker, worker.pid)
             return
         pid = worker.pid
-        if kind in ("kill a nursery", "kill a child"):
+        if kind in ("kill a fork server", "kill a child"):
             pid = self._dice.choice(self._deployment.children_of(pid))
         if kind == "kill a child":
             pid = self._dice.choice(self._deployment.children_of(pid))
@@ -239,8 +239,8 @@ class Chaos:
     # --- afterwards ---------------------------------------------------------------------------------------------------
 
     def _await_oblivion(self) -> None:
-        """Whoever was killed at the very end has a record until its lease is over and another foreman comes round;
-        were all stopped before that, nobody would."""
+        """A process that was killed at the very end has a record until its lease is over and another foreman comes
+        round; were all stopped before that, nobody would."""
 
         def are_forgotten() -> bool:
             living = set(self._deployment.processes())

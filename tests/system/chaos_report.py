@@ -21,7 +21,7 @@ TAKEN_BACK = frozenset({Kind.HALTED, Kind.READDED})
 FATAL = frozenset({"kill a worker", "kill a foreman", "stop and restart"})
 """Faults after which nobody who was hit comes back: whatever was taken from them was lost by that, however late."""
 AFTERWARDS = 10.0
-"""Seconds for which any other fault may leave somebody silent, counted from its end, with the usual lease."""
+"""Seconds for which any other fault may leave a process silent, counted from its end, with the usual lease."""
 
 
 class Fault(NamedTuple):

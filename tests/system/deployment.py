@@ -60,7 +60,7 @@ class ForemanProcess:
         return next((each for each in self.deployment.storage.workers() if each.pid == self.pid), None)
 
     def workers(self) -> list[WorkerInfo]:
-        """Those that have joined, by age. What they say of their foreman is not enough: it may have been struck off,
+        """Those that have joined, by age. What they say of their foreman is not enough: it may have been removed,
         and have joined again under another id."""
         records = self.deployment.storage.workers()
         ids = [each.id for each in records if each.pid == self.pid]
@@ -140,7 +140,7 @@ class Deployment:
         **settings: float,
     ) -> ForemanProcess:
         """`packhorse work` with so many workers; comes back when they are online. Only with a short `lease` does it
-        take jobs from whoever is silent, and loses its own to others."""
+        take jobs from silent workers, and loses its own to others."""
         lease = settings.setdefault("lease", LONG_LEASE)
         settings.setdefault("heartbeat", HEARTBEAT if lease == LONG_LEASE else lease * HEARTBEAT / LEASE)
         environment = {f"PACKHORSE_{name.upper()}": str(value) for name, value in settings.items()}
@@ -167,7 +167,7 @@ class Deployment:
         return foreman
 
     def processes(self) -> list[int]:
-        """All that live, whoever started them."""
+        """All living processes of this deployment."""
         mark = f"{MARK}={self.mark}".encode()
         found = []
         for path in Path("/proc").iterdir():
@@ -185,7 +185,7 @@ class Deployment:
         return sorted(names)
 
     def children_of(self, pid: int) -> list[int]:
-        """The processes that this one has started: of a worker its nursery, of that the isolated jobs."""
+        """The processes that this one has started: of a worker its fork server, of that the isolated jobs."""
         return [child for child in self.processes() if parent_of(child) == pid]
 
     def freeze(self, pid: int) -> None:
@@ -201,7 +201,7 @@ class Deployment:
                 return
             except sqlite3.OperationalError:
                 os.kill(pid, signal.SIGCONT)
-                time.sleep(0.05)  # it shall come a little further
+                time.sleep(0.05)  # it gets a little further
             finally:
                 connection.close()
 
@@ -228,7 +228,7 @@ class Deployment:
     # --- jobs -------------------------------------------------------------------------------------------------------
 
     def add(self, task: str, args: dict[str, Any] | None = None, *, number: int = 1, **fields: Any) -> list[str]:
-        """Enqueue so many jobs of this task, all at once; `fields` are those of `NewJob`. Answers their ids."""
+        """Enqueue so many jobs of this task, in one call; `fields` are those of `NewJob`. Return their ids."""
         return self.send([new_job(task, args, **fields) for _ in range(number)])
 
     def send(self, jobs: Sequence[NewJob]) -> list[str]:
@@ -259,13 +259,13 @@ class Deployment:
         return {each.id for each in self.storage.workers() if each.subject is Subject.WORKER}
 
     def has_heard_silence(self) -> bool:
-        """Was anybody struck off because nothing was heard of it for a lease?"""
+        """Was any process removed because it was silent for a lease?"""
         return any("was silent" in str(event.data) for event in self.storage.events(EventFilter(kind=Kind.DIED)))
 
     # --- waiting ----------------------------------------------------------------------------------------------------
 
     def until_steady(self, *foremen: ForemanProcess) -> None:
-        """Wait until each of these foremen may take jobs from whoever is silent: one quiet lease at least."""
+        """Wait until each of these foremen may take jobs from silent workers: one quiet lease at least."""
         until(
             lambda: all(foreman.is_steady() for foreman in foremen),
             "they may rescue",
@@ -294,7 +294,7 @@ def new_job(task: str, args: dict[str, Any] | None = None, **fields: Any) -> New
 
 
 def has_two_sleepers(deployment: Deployment) -> bool:
-    """Foreman, worker, nursery and child, and what two jobs, or one, have started: not a shell that is about to."""
+    """Foreman, worker, fork server and child, and what two jobs, or one, have started: not a shell that is about to."""
     programs = deployment.programs()
     return len(programs) == 6 and programs.count("sleep") == 2
 

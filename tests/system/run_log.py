@@ -79,7 +79,7 @@ class RunLog:
         return [Run(word, job_id, int(fence), int(pid), int(at)) for word, job_id, fence, pid, at, _ in words]
 
     def told(self) -> list[str]:
-        """The jobs of whose ends a result handler was told, in their order."""
+        """The jobs for which a result handler was called, in order."""
         return [line.job_id for line in self.lines() if line.word == TOLD]
 
     def begun(self, job_id: str | None = None) -> list[Run]:

@@ -1,6 +1,6 @@
 """`python -m tests.system.slow_copy ROWS FROM TO --yes`: a real `packhorse copy-store` that, once it has copied more
-than so many rows, begins each further page only when it is given a line on stdin. So whoever wants to kill it in the
-middle is never too late, however slow the machine is.
+than so many rows, begins each further page only when it is given a line on stdin. So a test that wants to kill it in
+the middle is never too late, however slow the machine is.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ Stories = dict[str, list[Event]]
 
 def assert_sound(deployment: Deployment, *, is_timed: bool = True) -> None:
     """End the deployment, and see that nothing was lost, nothing ended twice, and nothing is left over. Not `is_timed`:
-    somebody has set the clock meanwhile, and times cannot be compared."""
+    the clock was set meanwhile, and times cannot be compared."""
     deployment.end()
     stories = stories_of(deployment.storage)
     assert_nothing_lost(deployment.storage, deployment.acknowledged, stories)
@@ -70,21 +70,21 @@ def final_events(events: Iterable[Event]) -> list[Event]:
 
 
 def assert_ledger_agrees(run_log: RunLog, stories: Stories, *, is_timed: bool = True) -> None:
-    """No handing-over ran twice, none ran that never was, and whoever completed a job had run it to its end by then:
-    a late result of another run was never taken for its own."""
+    """No handing-over ran twice, none ran that never was, and a worker that completed a job had run it to its end by
+    then: a late result of another run was never taken for its own."""
     events = {kind: list(_of_kind(kind, stories)) for kind in (Kind.RESERVED, Kind.COMPLETED)}
     begun = Counter(line.run for line in run_log.begun())
     twice = [run for run, number in begun.items() if number > 1]
     assert not twice, f"begun twice under one token: {twice}"
     strange = begun.keys() - {_run_of(event) for event in events[Kind.RESERVED]}
-    assert not strange, f"run by somebody who did not hold it: {strange}"
+    assert not strange, f"run by a worker that did not hold it: {strange}"
     ended = {line.run: line.at if is_timed else 0 for line in run_log.ended()}
     early = [event for event in events[Kind.COMPLETED] if ended.get(_run_of(event), math.inf) > event.at]
     assert not early, f"completed without having run to its end: {early}"
 
 
 def assert_attempts_agree(deployment: Deployment, stories: Stories) -> None:
-    """Each execution that began is an attempt that began, as events tell it, and the other way round; and one that came
+    """Each execution that began is an attempt that began, as events show, and the other way round; and one that came
     to its end was not handed back.
 
     Where the foreman is gone or frozen, too, nobody is left who knows what had begun at the last moment. And one that
@@ -97,8 +97,8 @@ def assert_attempts_agree(deployment: Deployment, stories: Stories) -> None:
     unheard = {event.owner for event in _deaths(deployment) if _is_unheard(event)}
     twice = [run for run, number in started.items() if number > 1]
     assert not twice, f"said to have begun twice: {twice}"
-    untold = {run for run in begun - started.keys() if owners[run] not in unheard}
-    assert not untold, f"ran, and no event tells that they began: {untold}"
+    unrecorded = {run for run in begun - started.keys() if owners[run] not in unheard}
+    assert not unrecorded, f"ran, and no event shows that they began: {unrecorded}"
     cut = {_run_of(event): event for kind in CUT for event in _of_kind(kind, stories) if event.owner}
     idle = started.keys() - begun - cut.keys()
     assert not idle, f"said to have begun, and did not: {idle}"
@@ -132,9 +132,9 @@ def _run_of(event: Event) -> tuple[str, int]:
 
 
 def assert_nobody_left(deployment: Deployment) -> None:
-    """No record of a worker or a foreman, and no process, whoever started it."""
+    """No record of a worker or a foreman, and no process is left."""
     codes = {foreman.pid: foreman.process.returncode for foreman in deployment.foremen}
-    # Killed; stopped in order; stopped at once; or stopped while Python was still loading it.
+    # Killed; stopped in order; stopped immediately; or stopped while Python was still loading it.
     expected = {-signal.SIGKILL, 0, 128 + signal.SIGTERM, -signal.SIGTERM}
     assert set(codes.values()) <= expected, f"exit codes of foremen: {codes}"
     records = deployment.storage.workers()

@@ -28,13 +28,13 @@ STEPPED = Path(__file__).parent / "stepped"
 
 
 class Machine(Deployment):
-    """A deployment on a machine whose clock can be set, for all of its processes at once."""
+    """A deployment on a machine whose clock can be set, for all of its processes."""
 
     def __init__(self, directory: Path) -> None:
         self.file = directory / "clock"
         self.offset = 0
         self.step(0)
-        url = f"sqlite:///{directory / 'jobs.db'}?synchronous=off"  # no foreman shall wait for a slow disk
+        url = f"sqlite:///{directory / 'jobs.db'}?synchronous=off"  # no foreman should wait for a slow disk
         super().__init__(directory, url, now=self.now, python_path=[STEPPED], variables={"SITE_CLOCK": str(self.file)})
 
     def now(self) -> int:
@@ -52,7 +52,7 @@ class Machine(Deployment):
         then = self.now() + round(lease * SECOND)
         until(
             lambda: all(self._has_beaten_since(then, foreman) for foreman in self.foremen),
-            "they go on by the new clock",
+            "they continue by the new clock",
         )
         self.until_steady(*self.foremen)
 
@@ -91,7 +91,7 @@ def test_running_and_waiting_jobs_are_not_touched_by_a_step_of_the_clock(tmp_pat
         machine.until_final(*running, *waiting)
 
         assert_run_once(machine, [*running, *waiting])
-        assert machine.owners() == owners, "nobody was struck off"
+        assert machine.owners() == owners, "no worker was dropped"
         if step < 0:
             assert machine.job(*later).state is SCHEDULED, "its hour has not come"
             machine.step(2 * HOUR)

@@ -1,4 +1,4 @@
-"""A real `packhorse copy-store` is killed again and again: called once more, it goes on where it was, and in the end
+"""A real `packhorse copy-store` is killed again and again: called once more, it continues where it was, and in the end
 the new storage has everything once. And while it works, nobody loses a job and none runs twice."""
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def test_while_a_storage_is_moved_no_job_is_lost_and_none_runs_twice(kinds: tupl
             try:
                 storage.enqueue([job])
             except StorageClosed:
-                storage = new  # what somebody does who was told where the jobs are now
+                storage = new  # as a program does that knows where the jobs are now
                 continue
             told.add(job.id)
 

@@ -77,7 +77,7 @@ def _cut_mysql(connection: MySQLConnection) -> None:
 
 
 class Tables:
-    """The tables of a storage, seen and put back by somebody else."""
+    """The tables of a storage, read and restored over another connection."""
 
     def __init__(self, cursor: Any, written: str, quote: str) -> None:
         self._cursor = cursor

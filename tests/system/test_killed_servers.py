@@ -107,7 +107,7 @@ def _until_more(deployment: Deployment, number: int) -> None:
 
 
 def _enqueue_until(deployment: Deployment, over: threading.Event) -> None:
-    """Whoever was not answered asks again: the ids are the caller's own, so nothing is stored twice."""
+    """A client without an answer asks again: the ids are the caller's own, so nothing is stored twice."""
     while not over.wait(0.005):
         jobs = [new_job("nap") for _ in range(2)]
         while not _is_sent(deployment, jobs):

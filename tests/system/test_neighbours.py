@@ -9,7 +9,7 @@ from tests.system.soundness import assert_sound
 
 def test_the_neighbours_of_a_job_that_kills_its_workers_are_halted_once_and_complete(deployment: Deployment) -> None:
     deployment.start(slots=5)
-    neighbours = deployment.add("nap", {"seconds": 600.0}, number=3)  # when they run again, they end at once
+    neighbours = deployment.add("nap", {"seconds": 600.0}, number=3)  # when they run again, they end immediately
     deployment.until_begun(*neighbours)
     (poison,) = deployment.add("poison")
 

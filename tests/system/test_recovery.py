@@ -41,7 +41,7 @@ def kill_all(deployment: Deployment, first: int) -> None:
     kill(first)
 
     def is_done() -> bool:
-        left = deployment.processes()  # somebody may have started another in between
+        left = deployment.processes()  # another may have started in between
         for pid in left:
             with suppress(ProcessLookupError):  # who dies takes others along, before we come to them
                 kill(pid)
@@ -74,7 +74,7 @@ def test_the_jobs_of_a_killed_worker_run_again_at_once(deployment: Deployment, t
 
     tell(f"run again {max(took) * 1000:.0f} ms after the death of the worker")
     assert [(job.halts, job.losses) for job in deployment.storage.get_many(begun)] == [(1, 1)] * 2
-    assert {job.halts for job in deployment.storage.get_many(others)} == {0}, "whoever only waited is not blamed"
+    assert {job.halts for job in deployment.storage.get_many(others)} == {0}, "jobs that only waited are not blamed"
     assert {job.id for job in deployment.storage.get_many(others) if job.losses} == held
     assert deployment.why(begun[0]) == f"worker {victim.pid} was killed by SIGKILL"
     assert_sound(deployment)
@@ -149,7 +149,7 @@ def test_processes_that_a_job_has_started_die_with_its_worker(deployment: Deploy
         *deployment.add("start_a_sleeper_alone", {"seconds": 600}),
     ]
     deployment.until_begun(*jobs)
-    until(lambda: has_two_sleepers(deployment), "foreman, worker, nursery, child and two sleepers are there")
+    until(lambda: has_two_sleepers(deployment), "foreman, worker, fork server, child and two sleepers are there")
 
     kill(worker.pid)
     deployment.until_begun(*jobs, runs=2)
@@ -164,7 +164,7 @@ def test_daemons_that_an_isolated_job_has_started_end_with_its_worker(deployment
     (worker,) = foreman.workers()
     (job_id,) = deployment.add("start_daemons", {"seconds": 600})
     deployment.until_begun(job_id)
-    until(lambda: has_two_sleepers(deployment), "foreman, worker, nursery, child and two daemons are there")
+    until(lambda: has_two_sleepers(deployment), "foreman, worker, fork server, child and two daemons are there")
 
     kill(worker.pid)
     deployment.until_begun(job_id, runs=2)
@@ -197,7 +197,7 @@ def test_only_jobs_that_had_begun_are_halted_by_the_death_of_their_worker(any_de
     jobs = deployment.add("nap", {"seconds": 0.3, "again": 0.3}, number=8, max_halts=100)
 
     for number in range(1, 5):
-        deployment.until_final(*deployment.add("known", number=5))  # so that the worker takes many at once
+        deployment.until_final(*deployment.add("known", number=5))  # so that the worker takes many together
         deployment.storage.resume("nap")
         until(lambda number=number: len(deployment.run_log.begun()) == 5 * number + number, "one of them has begun")
         (worker,) = foreman.workers()
@@ -230,7 +230,7 @@ def test_of_eight_jobs_only_the_one_that_had_begun_three_times_is_dead_of_three_
     first, *others = [*deployment.add("held", given, priority=10), *deployment.add("held", given, number=7)]
 
     for number in range(1, 4):
-        deployment.until_final(*deployment.add("known", number=5))  # so that the worker takes many at once
+        deployment.until_final(*deployment.add("known", number=5))  # so that the worker takes many together
         deployment.storage.resume("held")
         deployment.until_begun(first, runs=number)
         (worker,) = foreman.workers()
@@ -342,7 +342,7 @@ def test_a_job_that_takes_too_much_memory_is_ended_and_has_failed(deployment: De
 
 def test_a_call_that_holds_the_interpreter_lock_for_longer_than_the_lease_keeps_its_job(tmp_path: Path) -> None:
     def trial(deployment: Deployment, lease: float) -> None:
-        deployment.url += "?synchronous=off"  # no foreman shall wait for a slow disk
+        deployment.url += "?synchronous=off"  # no foreman should wait for a slow disk
         foreman, other = deployment.start(lease=lease), deployment.start(lease=lease)
         deployment.until_steady(foreman, other)  # each would take the job from the other
 
@@ -444,7 +444,7 @@ def test_the_late_results_of_the_workers_of_a_frozen_foreman_are_refused(deploym
     )
     deployment.until_final()
     foreman.tell(signal.SIGCONT)
-    until(lambda: not is_alive(worker.pid), "the worker that was struck off goes")
+    until(lambda: not is_alive(worker.pid), "the removed worker exits")
 
     tell(f"run again {took:.2f} s after the foreman was frozen")
     for line in lines:
@@ -456,7 +456,7 @@ def test_the_late_results_of_the_workers_of_a_frozen_foreman_are_refused(deploym
 
 def test_a_short_freeze_costs_nothing(tmp_path: Path) -> None:
     def trial(deployment: Deployment, lease: float) -> None:
-        deployment.url += "?synchronous=off"  # no foreman shall wait for a slow disk
+        deployment.url += "?synchronous=off"  # no foreman should wait for a slow disk
         foreman, other = deployment.start(slots=2, lease=lease), deployment.start(slots=2, lease=lease)
         deployment.until_steady(foreman, other)
         gate = deployment.path.with_name("gate")
@@ -483,7 +483,7 @@ def test_a_short_freeze_costs_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("patience", ["30s", "200ms"])
 def test_nothing_is_lost_while_the_file_is_locked_for_longer_than_a_lease(tmp_path: Path, patience: str) -> None:
     def trial(deployment: Deployment, lease: float) -> None:
-        deployment.url += f"?patience={patience}&synchronous=off"  # no foreman shall wait for a slow disk
+        deployment.url += f"?patience={patience}&synchronous=off"  # no foreman should wait for a slow disk
         first, second = deployment.start(slots=4, lease=lease), deployment.start(slots=4, lease=lease)
         deployment.until_steady(first, second)
         owners = deployment.owners()

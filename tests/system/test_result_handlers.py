@@ -1,4 +1,4 @@
-"""Result handlers are called for what ended in no worker, also when the foreman that tells of it is killed."""
+"""Result handlers are called for what ended in no worker, also when the foreman that reports it is killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_each_end_is_told_although_the_foreman_that_tells_is_killed(deployment: 
     teller = deployment.start(lease=LEASES[1], target=TARGET)
     other = deployment.start(lease=LEASES[1], target=TARGET)
     jobs = abort_in_line(deployment)
-    until(lambda: set(deployment.run_log.told()) == set(jobs), "the first foreman tells")
+    until(lambda: set(deployment.run_log.told()) == set(jobs), "the first foreman has called them")
 
     deployment.freeze(teller.pid)  # so that it cannot have told of the next ones
     jobs += abort_in_line(deployment)
@@ -26,7 +26,7 @@ def test_each_end_is_told_although_the_foreman_that_tells_is_killed(deployment: 
     teller.kill()
     jobs += abort_in_line(deployment)
 
-    until(lambda: set(deployment.run_log.told()) == set(jobs), "the second foreman goes on")
+    until(lambda: set(deployment.run_log.told()) == set(jobs), "the second foreman continues")
 
 
 def abort_in_line(deployment: Deployment) -> list[str]:

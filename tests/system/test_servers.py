@@ -62,7 +62,7 @@ def test_a_crew_goes_on_when_a_server_that_was_full_has_room_again(deployment: D
     with ExitStack() as others:
         _fill(server, others)
         late = deployment.start(workers=1, slots=4, online=False)  # there is no room for it
-        deployment.until_final(*deployment.add("nap", number=20))  # whoever is connected goes on
+        deployment.until_final(*deployment.add("nap", number=20))  # open connections still work
 
     until(late.workers, "the one that came late is at work")
     deployment.until_final(*deployment.add("nap", number=20))

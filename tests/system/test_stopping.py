@@ -1,4 +1,4 @@
-"""Real foremen are told to stop in the middle of load, and running jobs of every kind are aborted from another process.
+"""Real foremen stop in the middle of load, and running jobs of every kind are aborted from another process.
 Nothing is lost, nobody's end is taken for a halt, and nothing is left over; see `soundness.py`."""
 
 from __future__ import annotations
@@ -218,10 +218,10 @@ def test_what_an_aborted_job_has_started_ends_with_it_even_in_a_session_of_its_o
     deployment.start()
     (job_id,) = deployment.add("start_daemons", {"seconds": 600})
     deployment.until_begun(job_id)
-    until(lambda: has_two_sleepers(deployment), "foreman, worker, nursery, child and two daemons are there")
+    until(lambda: has_two_sleepers(deployment), "foreman, worker, fork server, child and two daemons are there")
 
     seconds_until_aborted(deployment, job_id)
 
-    until(lambda: len(deployment.processes()) == 3, "foreman, worker and nursery are left")
+    until(lambda: len(deployment.processes()) == 3, "foreman, worker and fork server are left")
     assert deployment.job(job_id).state is ABORTED
     assert_sound(deployment)

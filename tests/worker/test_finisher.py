@@ -109,7 +109,7 @@ def test_so_many_are_enough(queue: OutcomeQueue, wakeups: WakeCounter):
     assert queue.due_in() == 0.0
 
 
-def test_the_desk_is_rung_once_until_it_comes(queue: OutcomeQueue, wakeups: WakeCounter):
+def test_the_loop_is_woken_once_until_it_comes(queue: OutcomeQueue, wakeups: WakeCounter):
     queue.enough = 1
     held_jobs = [a_held_job() for _ in range(3)]
 
@@ -201,7 +201,7 @@ def test_an_error_becomes_a_line_of_the_log(queue: OutcomeQueue):
 
 
 def stopping(reason: Reason | None = None, *, sees: bool = True, **job: Any) -> HeldJob:
-    """A running job that was told to stop, by an operator or, without a reason, by its worker."""
+    """A running job that was asked to stop, by an operator or, without a reason, by its worker."""
     worker_stop = WorkerStop()
     worker_stop.is_wanted = worker_stop.is_forced = reason is None
     held = a_held_job(a_job(**job), task_of(lambda: None, "send", backoff=3), worker_stop=worker_stop)

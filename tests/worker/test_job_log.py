@@ -131,7 +131,7 @@ def test_a_job_that_is_marked_late_has_begun_when_it_began(storage: Storage, mon
 
 def test_marking_says_that_jobs_run_and_who_has_lost_his(storage: Storage):
     (one, first), (two, second) = hold(storage), hold(storage)
-    storage.release([two.token], "somebody else's now")
+    storage.release([two.token], "it belongs to another worker now")
 
     stale = JobLogWriter(storage).mark_running([first, second])
 

@@ -315,7 +315,7 @@ def test_a_long_job_is_marked_as_running(harness: WorkerHarness, gate: threading
 
 
 def stored_outcomes(harness: WorkerHarness, monkeypatch: pytest.MonkeyPatch) -> list[Outcome]:
-    """What the storage is told, in the end."""
+    """The outcomes that reach the storage."""
     told: list[Outcome] = []
     finish, both = harness.storage.finish, harness.storage.finish_and_reserve
     monkeypatch.setattr(harness.storage, "finish", lambda outcomes: told.extend(outcomes) or finish(outcomes))
@@ -554,7 +554,7 @@ def test_jobs_that_wait_here_behind_a_slow_one_are_handed_back(
     harness.storage.join(WorkerInfo("bob"))
     taken = harness.storage.reserve("bob", {"task": 1}, 10)
 
-    assert left == 4  # and not reserved again at once
+    assert left == 4  # and not reserved again immediately
     assert {job.id for job in taken} == {job.id for job in jobs[1:]}
     assert all((job.attempts, job.losses) == (0, 0) for job in taken)
 
@@ -718,7 +718,7 @@ def test_a_coroutine_that_is_stopped_before_its_first_step_ends_too(harness: Wor
     @harness.app.task
     async def blocker() -> None:
         blocked.set()
-        go_on.wait(DEADLINE)  # holds the loop, so that what comes now comes at once
+        go_on.wait(DEADLINE)  # holds the loop, so that what comes now comes immediately
 
     @harness.app.task
     async def task() -> None: ...
@@ -904,7 +904,7 @@ def test_a_thread_that_will_not_end_is_given_up_and_its_worker_stuck_reason(
 
 @pytest.fixture
 def double_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waits for its last run to end does so until it is forced to start."""
+    """A job that waits for its last run to end does so until it is forced to start."""
     monkeypatch.setattr(fetcher, "DOUBLE_WAIT", HOUR)
 
 
@@ -1121,7 +1121,7 @@ def test_jobs_that_cannot_run_here_are_handed_back_in_parts_where_the_storage_ta
 
     def picky(outcomes: list[Outcome]) -> Any:
         if len(outcomes) > 2 or any(outcome.token.job_id == jobs[3].id for outcome in outcomes):
-            raise BadValue("so much at once does not get through")
+            raise BadValue("so much does not get through")
         return finish(outcomes)
 
     monkeypatch.setattr(harness.storage, "finish", picky)
@@ -1161,12 +1161,12 @@ def test_words_that_the_storage_cannot_take_end_neither_their_job_nor_its_worker
 
     def append_little(token: Token, lines: list[LogLine], **more: Any) -> Any:
         if len(lines) > 4 or any(line.message == "too long" for line in lines):
-            raise BadValue("so much at once does not get through")
+            raise BadValue("so much does not get through")
         return append_log(token, lines, **more)
 
     def check_little_in(checkins: list[CheckIn]) -> Any:
         if any(checkin.progress_text == "too long" for checkin in checkins):
-            raise BadValue("so much at once does not get through")
+            raise BadValue("so much does not get through")
         return check_in(checkins)
 
     monkeypatch.setattr(harness.storage, "append_log", append_little)
@@ -1180,9 +1180,7 @@ def test_words_that_the_storage_cannot_take_end_neither_their_job_nor_its_worker
     assert [job.state for job in ended] == [COMPLETED, COMPLETED]
     said = [line for line in harness.storage.log_lines(jobs[0].id) if line.kind is LogKind.LOG]
     assert [line.message for line in said[:30]] == [str(number) for number in range(30)]
-    assert [line.message for line in said[30:]] == [
-        "a line of 8 characters was refused: so much at once does not get through"
-    ]
+    assert [line.message for line in said[30:]] == ["a line of 8 characters was refused: so much does not get through"]
 
 
 def test_limits_hold_while_the_storage_is_away(harness: WorkerHarness, monkeypatch: pytest.MonkeyPatch):
@@ -1365,7 +1363,7 @@ def test_everything_that_a_worker_says_of_a_job_carries_the_jobs_token(harness: 
     assert job.result == f'"ann {job.fence}"'
 
 
-def test_warnings_of_the_desk_go_to_the_programs_log_only(harness: WorkerHarness, caplog: pytest.LogCaptureFixture):
+def test_warnings_of_the_loop_go_to_the_programs_log_only(harness: WorkerHarness, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO)
 
     @harness.app.task
@@ -1621,7 +1619,9 @@ def test_short_jobs_run_on_one_thread(harness: WorkerHarness, monkeypatch: pytes
     threads.clear()
     harness.fill_buffer()
     jobs = [short.enqueue() for _ in range(20)]
-    harness.worker.loop.fetcher.next_ask = 0.0  # it takes them all at once: a second batch may have a thread of its own
+    harness.worker.loop.fetcher.next_ask = (
+        0.0  # it takes them all together: a second batch may have a thread of its own
+    )
     harness.finish(*jobs)
 
     assert len(threads) == 1
@@ -1645,7 +1645,7 @@ def test_the_interpreters_lock_changes_hands_sooner_only_while_jobs_are_short(ha
     deadline = time.monotonic() + DEADLINE
     while pytest.approx(SHORT_INTERVAL) not in short_intervals and time.monotonic() < deadline:
         # Several, for one that comes alone has the lock for itself until it has begun; and again, because on a slow
-        # moment it is not known at once that they are short.
+        # moment it is not known immediately that they are short.
         harness.finish(*[short.enqueue() for _ in range(10)])
     harness.finish(other.enqueue())
 

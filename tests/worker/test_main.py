@@ -111,7 +111,7 @@ def test_after_so_many_jobs_it_exits_with_0(worker: WorkerSubprocess):
 @pytest.mark.parametrize("worker", [["--concurrency", 1]], indirect=True)
 def test_a_signal_lets_the_running_finish_and_hands_back_the_rest(worker: WorkerSubprocess, number: int):
     go = worker.directory / "go"
-    worker.app.enqueue_many([jobs.add.call(1, 2) for _ in range(20)])  # quick ones, so that it takes several at once
+    worker.app.enqueue_many([jobs.add.call(1, 2) for _ in range(20)])  # quick ones, so that it takes several together
     worker.start()
     until(lambda: worker.app.count(state="completed") == 20, "the quick ones end")
     running = worker.enqueue("stubborn", path=str(go))
@@ -300,7 +300,7 @@ def test_the_owner_is_the_id_that_was_given(worker: WorkerSubprocess):
 
 
 class Told:
-    """What a worker was told to do, by whom it is not."""
+    """Records the calls that a worker gets."""
 
     def __init__(self) -> None:
         self.orders: list[str] = []

@@ -1,4 +1,4 @@
-"""What becomes of a job that was told to end, and when it must."""
+"""The outcomes of jobs that were asked to stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole worker in a thread: how it begins, what it tells its foreman, and every way in which it ends."""
+"""A whole worker in a thread: how it begins, what it reports to its foreman, and every way in which it ends."""
 
 from __future__ import annotations
 
@@ -336,7 +336,7 @@ def test_a_worker_that_has_grown_too_large_makes_room(harness: WorkerHarness):
     assert said(harness, "leaving")[0]["why"].startswith("it has grown to ")
 
 
-def test_a_worker_that_was_struck_off_says_so_and_ends(harness: WorkerHarness, caplog: pytest.LogCaptureFixture):
+def test_a_worker_that_was_dropped_says_so_and_ends(harness: WorkerHarness, caplog: pytest.LogCaptureFixture):
     @harness.app.task
     def task() -> None: ...
 
@@ -350,7 +350,7 @@ def test_a_worker_that_was_struck_off_says_so_and_ends(harness: WorkerHarness, c
     assert "worker ann counts as dead" in caplog.text
 
 
-def test_a_worker_that_was_struck_off_still_tells_what_its_jobs_came_to(
+def test_a_worker_that_was_dropped_still_tells_what_its_jobs_came_to(
     harness: WorkerHarness, gate: threading.Event, caplog: pytest.LogCaptureFixture
 ):
     @harness.app.task
@@ -372,7 +372,7 @@ def test_a_worker_that_was_struck_off_still_tells_what_its_jobs_came_to(
 def test_a_drain_while_the_storage_is_away_waits_for_it(
     harness: WorkerHarness, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(stats, "_EVERY", 0.0)  # its foreman is told of it all the time, which needs no storage
+    monkeypatch.setattr(stats, "_EVERY", 0.0)  # it reports all the time, which needs no storage
 
     @harness.app.task
     def task() -> str:
@@ -523,10 +523,10 @@ def test_what_ends_while_the_rest_is_handed_back_keeps_its_outcome(
     assert harness.state(job) is COMPLETED
 
 
-# --- condemned ------------------------------------------------------------------------------------------------------
+# --- stuck ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_condemned_worker_lets_its_neighbours_finish_and_ends(harness: WorkerHarness, gate: threading.Event):
+def test_a_stuck_worker_lets_its_neighbours_finish_and_ends(harness: WorkerHarness, gate: threading.Event):
     neighbour_may_end = threading.Event()
 
     @harness.app.task
@@ -623,7 +623,7 @@ def test_the_next_attempt_does_not_begin_before_the_worker_of_a_run_that_would_n
     assert "did not end when asked" in "".join(line.message for line in harness.storage.log_lines(job.id))
 
 
-def test_a_coroutine_that_swallows_its_cancellation_condemns_its_worker_too(
+def test_a_coroutine_that_swallows_its_cancellation_makes_its_worker_stuck_too(
     harness: WorkerHarness, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(coroutine_executor, "CLEANUP_TIME", DEADLINE)  # until it may end, in the end
@@ -680,8 +680,8 @@ class QuickChildren:
 
     busy = 1
 
-    def ask_stacks(self, tell: Callable[[HeldJob, str], None]) -> None:
-        tell(a_held_job(), "in the child")
+    def ask_stacks(self, on_stack: Callable[[HeldJob, str], None]) -> None:
+        on_stack(a_held_job(), "in the child")
 
     def close(self) -> None: ...
 

@@ -30,7 +30,7 @@ def test_a_worker_says_where_every_job_of_its_stands(tmp_path: Path):
     running = {
         "wait_for": worker.enqueue("wait_for", path=end),
         "sleep": worker.enqueue("sleep", seconds=60),
-        "heed": worker.enqueue("heed", began=str(tmp_path / "began")),
+        "stop_when_asked": worker.enqueue("stop_when_asked", began=str(tmp_path / "began")),
     }
     try:
         until(lambda: all(worker.job(job).state is RUNNING for job in running.values()), "all run")

@@ -129,7 +129,7 @@ def test_a_child_that_does_not_end_is_killed_after_the_grace():
     assert (pool.written, pool.stuck) == ([], [])
 
 
-def test_a_thread_that_does_not_end_is_given_up_and_condemns_its_worker():
+def test_a_thread_that_does_not_end_is_given_up_and_makes_its_worker_stuck():
     pool, held = FakePool(can_kill=False), running()
     timeouts = asked(pool, held, 100)
 

@@ -105,11 +105,11 @@ class WorkerSubprocess:
     def abort(self, job: JobHandle[Any]) -> None:
         """As an operator does, and then the foreman hands it on."""
         self.storage.abort([job.id])
-        self.tell({"do": "stop", "job_id": job.id, "owner": OWNER, "fence": self.job(job).fence, "reason": "ABORTED"})
+        self.send({"do": "stop", "job_id": job.id, "owner": OWNER, "fence": self.job(job).fence, "reason": "ABORTED"})
 
     # --- the process ----------------------------------------------------------------------------------------------
 
-    def tell(self, message: dict[str, Any]) -> None:
+    def send(self, message: dict[str, Any]) -> None:
         assert self.channel.send(message)
 
     def wait(self) -> tuple[int, str]:

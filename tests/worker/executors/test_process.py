@@ -185,7 +185,7 @@ def test_an_aborted_child_may_clean_up(worker: WorkerSubprocess, task: str):
 
 def test_a_child_that_heeds_its_check_in_is_aborted_too(worker: WorkerSubprocess):
     began = worker.directory / "began"
-    job = worker.enqueue("heed", began=str(began))
+    job = worker.enqueue("stop_when_asked", began=str(began))
     file(began)
 
     worker.abort(job)
@@ -209,7 +209,7 @@ def test_a_child_that_is_deaf_is_killed_after_the_grace(hasty: WorkerSubprocess)
 
 def test_a_child_that_was_told_to_stop_gets_no_further_job(worker: WorkerSubprocess):
     began = worker.directory / "began"
-    job = worker.enqueue("heed", began=str(began))
+    job = worker.enqueue("stop_when_asked", began=str(began))
     file(began)
     (told,) = set(descendants(worker.process.pid)) - {_fork_server(worker)}
     worker.abort(job)
@@ -273,7 +273,7 @@ def test_a_worker_that_ends_in_order_leaves_nobody_behind(worker: WorkerSubproce
     if order == "hang up":
         worker.channel.hang_up()
     else:
-        worker.tell({"do": order})
+        worker.send({"do": order})
     code, err = worker.wait()
 
     assert (code, err) == (0, "")
@@ -286,7 +286,7 @@ def test_quitting_hands_an_isolated_job_back_uncounted(worker: WorkerSubprocess)
     job = worker.enqueue("deaf", began=str(began))
     file(began)
 
-    worker.tell({"do": "quit"})
+    worker.send({"do": "quit"})
 
     assert worker.wait()[0] == 0
     stored = worker.job(job)
@@ -299,7 +299,7 @@ def test_a_child_that_outlasts_the_grace_of_a_drain_may_clean_up_and_is_handed_b
     job = worker.enqueue("clean_up", began=str(began), cleaned=str(cleaned))
     file(began)
 
-    worker.tell({"do": "drain"})
+    worker.send({"do": "drain"})
 
     assert worker.wait()[0] == 0
     assert cleaned.exists()
@@ -307,10 +307,10 @@ def test_a_child_that_outlasts_the_grace_of_a_drain_may_clean_up_and_is_handed_b
     assert (stored.state, stored.halts, stored.failures, stored.losses) == (QUEUED, 0, 0, 0)
 
 
-def test_without_its_nursery_a_worker_lets_neighbours_finish_and_ends(worker: WorkerSubprocess):
+def test_without_its_fork_server_a_worker_lets_neighbours_finish_and_ends(worker: WorkerSubprocess):
     go = worker.directory / "go"
     neighbour = worker.enqueue("wait_for", path=str(worker.directory / "done"))
-    job = worker.enqueue("kill_the_nursery", wait_for=str(go))
+    job = worker.enqueue("kill_the_fork_server", wait_for=str(go))
     until(lambda: worker.state(job) is not QUEUED and worker.state(neighbour) is not QUEUED, "both begin")
     until(lambda: len(worker.shared_status.running()) == 2, "both are on the shared status")
     children = descendants(worker.process.pid)
@@ -332,7 +332,7 @@ def test_without_its_nursery_a_worker_lets_neighbours_finish_and_ends(worker: Wo
 @pytest.mark.parametrize("worker", [["--concurrency", 1]], indirect=True)
 def test_an_isolated_job_that_has_not_begun_is_aborted_without_a_child(worker: WorkerSubprocess):
     began = worker.directory / "began"
-    quick = worker.app.enqueue_many([jobs.add.call(1, 2) for _ in range(20)])  # so that it takes several at once
+    quick = worker.app.enqueue_many([jobs.add.call(1, 2) for _ in range(20)])  # so that it takes several together
     until(lambda: all(worker.state(job) is COMPLETED for job in quick), "the quick ones end")
     first, waiting = worker.enqueue("deaf", began=str(began)), worker.enqueue("isolated_pid")
     until(lambda: worker.shared_status.running() == [first.id] and worker.was_taken(waiting), "one begins, one waits")

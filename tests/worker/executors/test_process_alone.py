@@ -51,7 +51,7 @@ def wait_for(path: str) -> int:
 
 
 def leave() -> int:
-    """Leaves somebody running whose parent has ended, in a session of its own, and somebody who ends."""
+    """Leaves an orphan that runs, in a session of its own, and one that exits."""
     subprocess.run(["sh", "-c", "true &"], check=True)
     script = "setsid sh -c 'echo $$; exec sleep 600 >/dev/null' &"
     return int(subprocess.run(["sh", "-c", script], stdout=subprocess.PIPE, check=True).stdout)
@@ -125,8 +125,8 @@ def started() -> Iterator[Callable[..., ProcessSetup]]:
 def test_an_idle_child_that_has_died_gets_no_further_job(started: Callable[..., ProcessSetup]):
     alone = started(slots=1)
     first = alone.result(alone.begin("first", "pid").job.id)
-    until(lambda: alone.executor._idle, "its child is idle")  # a moment after its outcome was told
-    os.kill(alone.fork_server.pid, signal.SIGSTOP)  # so that nobody tells of the end
+    until(lambda: alone.executor._idle, "its child is idle")  # a moment after its outcome
+    os.kill(alone.fork_server.pid, signal.SIGSTOP)  # so that it does not report the exit
     os.kill(first, signal.SIGKILL)
     until(lambda: not alone.executor._idle, "its closed channel is seen")
 
@@ -313,7 +313,7 @@ def test_whoever_is_handed_back_while_no_child_can_be_had_keeps_no_slot(
     assert "waiting" not in alone.outcomes
 
 
-def test_a_worker_whose_nursery_has_died_is_stuck_before_any_job_makes_room(
+def test_a_worker_whose_fork_server_has_died_is_stuck_before_any_job_makes_room(
     started: Callable[..., ProcessSetup], tmp_path: Path
 ):
     alone = started()

@@ -233,7 +233,7 @@ def test_where_no_thread_can_be_started_none_is_lent_and_nobody_is_stuck(bench: 
     assert bench.stuck == []
 
 
-def test_where_no_thread_can_be_started_a_job_condemns_the_worker(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+def test_where_no_thread_can_be_started_a_job_makes_the_worker_stuck(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(threading.Thread, "start", cannot_start)
 
     bench.slots.line_up(bench.held_jobs("a"))
@@ -344,7 +344,7 @@ def test_wherever_a_thread_is_hit_no_job_and_no_slot_is_lost():
     assert len(lines) > 20
 
 
-def test_a_thread_that_does_not_get_on_at_all_condemns_its_worker(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+def test_a_thread_that_does_not_get_on_at_all_makes_its_worker_stuck(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     def put(held: HeldJob, outcome: Outcome) -> None:
         raise LookupError("no room")
 
@@ -391,7 +391,7 @@ def test_the_work_is_done_by_another_thread_before_it_is_answered():
     assert done != [threading.get_ident()]
 
 
-def test_what_the_storage_raises_is_raised_at_the_desk():
+def test_what_the_storage_raises_is_raised_in_the_loop():
     def work() -> None:
         raise StorageError("the storage has lost something")
 
@@ -399,7 +399,7 @@ def test_what_the_storage_raises_is_raised_at_the_desk():
         delegate(lend_new_thread, work, no_call)
 
 
-def test_what_was_thrown_into_the_deputy_is_not_the_desks(caplog: pytest.LogCaptureFixture):
+def test_an_exception_thrown_into_the_waiting_thread_does_not_reach_the_loop(caplog: pytest.LogCaptureFixture):
     def work() -> None:
         throw_into(threading.current_thread(), TimeoutError)
         raise AssertionError("it was not thrown")
@@ -412,7 +412,7 @@ def test_without_a_thread_nothing_is_done():
     assert delegate(nobody, no_call, no_call) is Delegation.NO_THREAD
 
 
-def test_what_nobody_comes_for_is_the_desks_and_nobody_elses(monkeypatch: pytest.MonkeyPatch):
+def test_work_that_no_thread_takes_is_left_to_the_loop_alone(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(thread_module, "PATIENCE", 0.001)
     lent: list[Work] = []
 
@@ -421,7 +421,7 @@ def test_what_nobody_comes_for_is_the_desks_and_nobody_elses(monkeypatch: pytest
         return True
 
     assert delegate(lend_to_nobody, no_call, no_call) is Delegation.NO_THREAD
-    lent[0]()  # whoever comes too late has nothing to do
+    lent[0]()  # a thread that comes too late has nothing to do
 
 
 def test_a_deputy_that_has_died_is_not_waited_for(monkeypatch: pytest.MonkeyPatch):
@@ -470,7 +470,7 @@ def test_a_deputy_that_takes_its_time_is_waited_for(monkeypatch: pytest.MonkeyPa
     assert done == ["work"]
 
 
-def test_a_desk_that_is_torn_away_again_and_again_calls_its_deputy_back_and_waits_for_it(
+def test_a_loop_that_is_interrupted_again_and_again_calls_the_thread_back_and_waits_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """As when the handlers of signals raise while the loop sleeps."""
@@ -501,7 +501,7 @@ def test_a_desk_that_is_torn_away_again_and_again_calls_its_deputy_back_and_wait
     assert (told, raised.value.args) == (["back"], (0,))
 
 
-def test_a_desk_that_is_torn_away_as_soon_as_it_has_a_deputy_waits_for_it():
+def test_a_loop_that_is_interrupted_as_soon_as_a_thread_waits_for_it_waits_for_the_thread():
     called_back = threading.Event()
     told: list[str] = []
 
@@ -519,7 +519,7 @@ def test_a_desk_that_is_torn_away_as_soon_as_it_has_a_deputy_waits_for_it():
     assert told == ["back"]
 
 
-def test_a_desk_that_is_torn_away_when_its_deputy_is_back_does_not_wait_for_it(monkeypatch: pytest.MonkeyPatch):
+def test_a_loop_that_is_interrupted_when_the_thread_is_back_does_not_wait_for_it(monkeypatch: pytest.MonkeyPatch):
     waits = threading.Event()
 
     class Torn(thread_module.SimpleQueue[None]):
@@ -617,7 +617,7 @@ def test_a_worker_whose_deputy_is_hit_by_what_was_meant_for_a_job_goes_on(
     assert harness.job(job).fence == 1
 
 
-def test_what_is_wrong_with_the_storage_itself_comes_out_at_the_desk(
+def test_what_is_wrong_with_the_storage_itself_comes_out_in_the_loop(
     harness: WorkerHarness, monkeypatch: pytest.MonkeyPatch
 ):
     at_work: list[int] = []
