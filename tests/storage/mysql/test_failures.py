@@ -121,6 +121,7 @@ PASSING = int(os.environ.get("PACKHORSE_SCALE", "20000"))
 
 
 @pytest.mark.timeout(max(300, PASSING // 200))
+@pytest.mark.long
 def test_a_long_transaction_elsewhere_does_not_bring_work_to_a_stand(storage: MySQL, bystander: Bystander) -> None:
     """Nothing can be cleaned up behind it; still a batch at the end may not be much slower than one at the start."""
     bystander.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")

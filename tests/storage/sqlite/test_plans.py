@@ -81,14 +81,19 @@ def copy(crowded: Path, path: Path) -> Path:
     return Path(shutil.copyfile(crowded, path))
 
 
-@pytest.fixture(params=["plain", "analysed"])
-def maybe_analysed(request: pytest.FixtureRequest, copy: Path) -> Path:
-    """Somebody may have let SQLite measure the tables, and its plans change with what it finds."""
-    if request.param == "analysed":
-        connection = sqlite3.connect(copy)
-        connection.execute("ANALYZE")
-        connection.close()
-    return copy
+@pytest.fixture(scope="module")
+def analysed(crowded: Path) -> Path:
+    path = Path(shutil.copyfile(crowded, crowded.with_name("analysed.db")))
+    connection = sqlite3.connect(path)
+    connection.execute("ANALYZE")
+    connection.close()
+    return path
+
+
+@pytest.fixture(params=["crowded", "analysed"])
+def maybe_analysed(request: pytest.FixtureRequest, path: Path) -> Path:
+    """With and without statistics, because they change SQLite's plans."""
+    return Path(shutil.copyfile(request.getfixturevalue(request.param), path))
 
 
 # --- watching -------------------------------------------------------------------------------------------------------

@@ -1,7 +1,4 @@
-"""Somebody else is quicker: lets another call happen while a storage reads, or just before it writes what it decided.
-
-Both are told to happen at a certain point, so what in life takes bad luck is the same every time.
-"""
+"""Races made certain: another call happens at a chosen point of an operation, after a read or before a write."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ import pytest
 from packhorse.storage.redis import Redis
 
 
-def overtake(monkeypatch: pytest.MonkeyPatch, storage: Redis, *calls: Callable[[], object]) -> None:
+def before_write(monkeypatch: pytest.MonkeyPatch, storage: Redis, *calls: Callable[[], object]) -> None:
     """The first call happens before this storage's first attempt to write, the second before its second, and so on."""
     run, left = storage._server.run, list(calls)
 
@@ -25,8 +22,8 @@ def overtake(monkeypatch: pytest.MonkeyPatch, storage: Redis, *calls: Callable[[
     monkeypatch.setattr(storage._server, "run", late)
 
 
-def step_between(monkeypatch: pytest.MonkeyPatch, storage: Redis, key: str, call: Callable[[], object]) -> None:
-    """The call happens once: just after this storage has read from `key` with a plain command."""
+def after_read(monkeypatch: pytest.MonkeyPatch, storage: Redis, key: str, call: Callable[[], object]) -> None:
+    """The call happens once, just after this storage has read from `key` with a plain command."""
     send, left = storage._server.send, [call]
 
     def interrupted(name: str, *commands: tuple[Any, ...]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Listens to everything that a server is told, also by scripts, through the server's own MONITOR."""
+"""Records every command that a server runs, also those of scripts, through its MONITOR."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from tests.children import PATIENCE
 from tests.redis_server import RedisServer
 
 _WORD = re.compile(r'"((?:[^"\\]|\\.)*)"')
-_END = "the listener has heard enough"
+_END = "the end of the recording"
 
 
-class Heard(NamedTuple):
-    """One command, as the server shows it: what is not ASCII is escaped."""
+class Command(NamedTuple):
+    """One command as the server shows it, with everything but ASCII escaped."""
 
     name: str
     words: tuple[str, ...]
 
 
 @contextlib.contextmanager
-def listening(server: RedisServer) -> Iterator[list[Heard]]:
-    """All commands that the server is told within the block; complete when it ends."""
-    heard: list[Heard] = []
+def recorded(server: RedisServer) -> Iterator[list[Command]]:
+    """All commands that the server runs within the block; complete when it ends."""
+    commands: list[Command] = []
     connection = Connection(("127.0.0.1", server.port), Address.parse(server.url))
     connection.call("MONITOR")
-    thread = threading.Thread(target=_listen, args=(connection, heard), daemon=True)
+    thread = threading.Thread(target=_read, args=(connection, commands), daemon=True)
     thread.start()
     try:
-        yield heard
+        yield commands
     finally:
         server.command("ECHO", _END)
         thread.join(PATIENCE)
         connection.close()
-        assert not thread.is_alive(), "the server no longer says what it is told"
+        assert not thread.is_alive(), "the server no longer shows its commands"
 
 
-def _listen(connection: Connection, heard: list[Heard]) -> None:
+def _read(connection: Connection, commands: list[Command]) -> None:
     while True:
         name, *words = _WORD.findall(connection.read().decode())
         if words == [_END]:
             return
-        heard.append(Heard(name.upper(), tuple(words)))
+        commands.append(Command(name.upper(), tuple(words)))

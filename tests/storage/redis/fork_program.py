@@ -1,4 +1,4 @@
-"""A program that opens a storage, forks a child that ends as programs do, with all clean-up, and goes on.
+"""A program that opens a storage, forks a child that ends as programs do, with all clean-up, and continues.
 
 Run by `test_forks.py`; the argument is the URL.
 """

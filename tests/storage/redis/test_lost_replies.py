@@ -149,7 +149,7 @@ def all_of(storage: Storage) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_an_operation_whose_answer_was_lost_is_done_once(name: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch):
+def test_an_operation_whose_reply_was_lost_is_done_once(name: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch):
     expected = _after(OPERATIONS[name], fresh_url(), monkeypatch)
     found: list[dict[str, Any]] = []
 
@@ -196,7 +196,7 @@ def behind(proxy: Proxy) -> Iterator[Storage]:
     storage.close()
 
 
-def test_jobs_whose_reserving_was_not_heard_of_are_found_by_their_owner(behind: Storage, proxy: Proxy):
+def test_jobs_of_a_reserve_whose_reply_was_lost_are_found_by_their_owner(behind: Storage, proxy: Proxy):
     proxy.lose_answers(b"EVAL")
 
     with pytest.raises(StorageUnavailable):
@@ -207,7 +207,7 @@ def test_jobs_whose_reserving_was_not_heard_of_are_found_by_their_owner(behind: 
     assert ids(behind.reserve(WORKER, {"mail": 1}, 100)) == [f"job-{number}" for number in range(4, 10)]
 
 
-def test_outcomes_told_together_with_a_lost_reserving_are_stored_once(behind: Storage, proxy: Proxy):
+def test_outcomes_sent_together_with_a_lost_reserve_are_stored_once(behind: Storage, proxy: Proxy):
     first = behind.reserve(WORKER, {"mail": 1}, 4)
     outcomes = [Completed(job.token, ran=1) for job in first]
     proxy.lose_answers(b"EVAL")
