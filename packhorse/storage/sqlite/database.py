@@ -431,7 +431,7 @@ class Database:
         """The fork is done, and this is the child: the parent's threads, and the locks they hold, are not here."""
         if self._writer is not None or self._readers or self._version_reader is not None:
             _inherited.append((self._writer, self._readers, self._version_reader))
-        self.meter.part_ways()
+        self.meter.reset_lock()
         self._forget()
 
     # --- closing --------------------------------------------------------------------------------------------------
