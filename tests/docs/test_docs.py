@@ -66,7 +66,7 @@ def test_the_first_steps_run_and_use_what_is_public(tmp_path: Path):
     assert ran.returncode == 0, ran.stderr
     assert "The sum is 5. Carol's notice: sent to carol@example.org. Anna: it was aborted" in ran.stdout
     assert re.search(r"failed +it is retrying\n.*completed +it is completed", ran.stdout, re.DOTALL)
-    around = [f"attempt {number} {what}" for number in (1, 2) for what in ("begins", "has ended")]
+    around = [f"attempt {number} {what}" for number in (1, 2) for what in ("starts", "has ended")]
     assert re.search(".*".join(around), ran.stdout, re.DOTALL), ran.stdout  # the middleware, before and after each
     imports = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.ImportFrom)]
     assert {node.module for node in imports} == {"pathlib", "packhorse"}

@@ -13,7 +13,7 @@ from packhorse.core.job import Reason
 from packhorse.storage.records import CheckIn, count_lost, dropped_lines
 from packhorse.worker.held_job import MAX_LINES, HeldJob, LogBuffer, WorkerStop
 from packhorse.worker.job_log import _for_storage
-from tests.worker.making import a_held_job, a_job
+from tests.worker.factories import a_held_job, a_job
 
 THREADS = 8
 ROUNDS = 200

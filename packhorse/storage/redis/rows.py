@@ -70,23 +70,22 @@ class Body(msgspec.Struct, frozen=True, array_like=True):
 
 
 _body = msgspec.msgpack.Decoder(Body).decode
-_NAMES: Final = Body.__struct_fields__
-_KEY_AT: Final = _NAMES.index("unique_key")
-_BODY_FIELDS: Final = attrgetter(*_NAMES)
-_BEFORE_KEY: Final = attrgetter(*_NAMES[:_KEY_AT])
-_AFTER_KEY: Final = attrgetter(*_NAMES[_KEY_AT + 1 :])
+_body_fields = attrgetter(*Body.__struct_fields__)
 
 
 # --- bodies ---------------------------------------------------------------------------------------------------------
 
 
 def body_of(job: Job) -> bytes:
-    return _encode(_BODY_FIELDS(job))
+    return _encode(_body_fields(job))
 
 
 def body_of_new(new: NewJob) -> bytes:
     """The body of a job without a unique key."""
-    return _encode((*_BEFORE_KEY(new), None, *_AFTER_KEY(new)))
+    return _encode((
+        new.task, new.queue, new.args, new.max_attempts, new.max_halts, new.timeout, new.idle_timeout, new.expires,
+        new.total_timeout, None, new.created_by, new.schedule, new.backoff, new.meta,
+    ))  # fmt: skip
 
 
 # --- heads ----------------------------------------------------------------------------------------------------------
