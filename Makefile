@@ -1,10 +1,10 @@
-# What a developer needs to know is what `make` alone prints. The first target that wants .venv makes it.
+# `make` alone lists the targets. The first target that needs .venv creates it.
 
 BIN := .venv/bin
 ARGS ?=
 
-# The tests start hundreds of processes; each would have to compile the package again. And each is to print as it does
-# where nobody has set how Python buffers.
+# The tests start hundreds of processes: they must not compile the package each time, and they check Python's usual
+# buffering.
 unexport PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 
 .PHONY: help demo test test-all check chaos scale bench bench-quick bench-web screenshot clean venv servers
@@ -12,18 +12,18 @@ unexport PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo "  ARGS='…' is handed on to demo, test, chaos and bench; PYTHON=… picks the interpreter for a new .venv"
+	@echo "  ARGS='…' goes to demo, test, chaos and bench; PYTHON=… selects the interpreter for a new .venv"
 
-demo: venv ## see it work: sample jobs of every kind on a throw-away SQLite file
+demo: venv ## run sample jobs of every kind on a temporary SQLite file
 	@$(BIN)/packhorse demo $(ARGS)
 
-test: venv servers ## run the tests, two at a time; what every change has to pass
+test: venv servers ## run the tests that every change must pass, two at a time
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long" tests $(ARGS)
 
-test-all: venv servers ## the same, with long random searches, every mutant, and the browser in every look
+test-all: venv servers ## the same, plus long random searches, every mutant, every storage and every browser look
 	PACKHORSE_MODEL_EXAMPLES=$${PACKHORSE_MODEL_EXAMPLES:-300} $(BIN)/python -m pytest -n 2 --dist worksteal tests $(ARGS)
 
-check: venv ## lint, format, types, import layers, and nothing in the tree that does not belong there
+check: venv ## lint, format, types, import layers, stray files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/biome ci --error-on-warnings packhorse/web/static
@@ -33,10 +33,10 @@ check: venv ## lint, format, types, import layers, and nothing in the tree that 
 	$(BIN)/lint-imports --no-logo
 	@$(check-tree)
 
-chaos: venv ## kill, freeze and stop workers at random, and see that no job is lost; for minutes, or as ARGS say
+chaos: venv ## kill, freeze and stop workers at random and check that no job is lost; takes minutes
 	$(BIN)/python -m tests.system.chaos $(ARGS)
 
-scale: venv servers ## a million waiting and five million finished jobs: no statement of PostgreSQL or MariaDB walks over all
+scale: venv servers ## check the query plans of PostgreSQL and MariaDB with a million waiting jobs
 	PACKHORSE_SCALE=1000000 $(BIN)/python -m pytest tests/storage/postgres/test_plans.py tests/storage/mysql/test_plans.py $(ARGS)
 	PACKHORSE_SCALE=200000 $(BIN)/python -m pytest -k "long_transaction" \
 		tests/storage/postgres/test_failures.py tests/storage/mysql/test_failures.py $(ARGS)
@@ -44,13 +44,13 @@ scale: venv servers ## a million waiting and five million finished jobs: no stat
 bench: venv ## race Packhorse and its peers for 45 minutes; writes docs/benchmarks.md
 	$(BIN)/python -m bench --write $(ARGS)
 
-bench-quick: venv ## the same in less than five minutes, on SQLite and Redis; only prints
+bench-quick: venv ## a race of less than five minutes on SQLite and Redis; only prints
 	$(BIN)/python -m bench --quick $(ARGS)
 
-bench-web: venv ## a million jobs on each storage, every page, and a worker that twenty people watch
+bench-web: venv ## time every page with a million jobs on each storage, and a worker that twenty people watch
 	$(BIN)/python -m bench.web $(ARGS)
 
-screenshot: venv ## make docs/overview.png anew; needs a Chromium
+screenshot: venv ## make docs/overview.png again; needs a Chromium
 	@PYTHON=$(BIN)/python docs/screenshot.sh
 
 clean: ## remove .venv, .bench, caches and builds
@@ -63,8 +63,8 @@ venv:
 servers:
 	@sh requirements/servers.sh
 
-# Lock files of other tools would be a second truth beside requirements/dev.txt; a path into somebody's home
-# works on one machine only. Files not yet added are looked at too.
+# Lock files of other tools would contradict requirements/dev.txt, and a path into a home directory works on one machine
+# only. Untracked files are checked too.
 LOCKS := (^|/)(uv\.lock|poetry\.lock|pdm\.lock|Pipfile\.lock|package-lock\.json|yarn\.lock|pnpm-lock\.yaml)$$
 HOMES := (^|[^[:alnum:]_.:/-])/(home|Users|root)/[[:alnum:]_.]
 
@@ -76,11 +76,11 @@ endef
 
 define check-tree
 if ! git rev-parse --is-inside-work-tree >/dev/null 2>&1; then \
-    echo "Not a git checkout: the search for lock files and home paths is left out."; \
+    echo "Not a git checkout: no search for lock files and home paths."; \
 elif git ls-files --cached --others --exclude-standard | grep -E '$(LOCKS)'; then \
     echo "These lock files do not belong here: versions are pinned in requirements/dev.txt."; exit 1; \
 elif git grep --untracked -nIE '$(HOMES)'; then \
-    echo "These lines hold a path into somebody's home directory."; exit 1; \
+    echo "These lines contain a path into a home directory."; exit 1; \
 else \
     echo "No stray lock files, no home paths."; \
 fi

@@ -1,6 +1,6 @@
-"""First steps: make some jobs, look at them, steer them, have workers run them, and see what became of each.
+"""First steps: enqueue some jobs, show them, change them, run them, and show their outcomes.
 
-Run it: python examples/first_steps.py. It keeps its jobs in ./first_steps.db, and begins anew each time.
+Run it: python examples/first_steps.py. It keeps its jobs in ./first_steps.db, which it deletes at the start.
 """
 
 from pathlib import Path
@@ -11,10 +11,10 @@ app = Packhorse("sqlite:///first_steps.db")  # Packhorse() alone keeps its jobs 
 
 
 @app.middleware  # around every attempt, in the worker
-def tell(job, call):
-    job.log(f"attempt {job.attempt} begins")
+def log_attempts(job, call):
+    job.log(f"attempt {job.attempt} starts")
     try:
-        return call()  # the next one inward, at last the task
+        return call()  # the next middleware, and finally the task
     finally:
         job.log(f"attempt {job.attempt} has ended")
 
@@ -27,7 +27,7 @@ def add(a: int, b: int) -> int:
 @app.task(retries=2, backoff=0, timeout="30s")
 def send_notice(user_id: int, email: str) -> str:
     if user_id == 2 and current_job().attempt == 1:
-        raise ConnectionError("the mail server is busy")  # it is tried again, here at once
+        raise ConnectionError("the mail server is busy")  # it is retried, here immediately
     return f"sent to {email}"
 
 
@@ -40,7 +40,7 @@ def show(title: str) -> None:
 def main() -> None:
     print("A task is still a function: 2 + 3 =", add(2, 3))
 
-    # Make jobs: the arguments are checked and stored.
+    # Enqueue jobs: the arguments are checked and stored.
     addition = add.enqueue(2, 3)
     anna = send_notice.enqueue(user_id=1, email="anna@example.org")
     bob = send_notice.enqueue_in("10m", user_id=2, email="bob@example.org")
@@ -48,17 +48,17 @@ def main() -> None:
     twin = send_notice.enqueue_unique(3, "carol@example.org")
     show(f"Four jobs; the second for Carol is the first: {twin == carol}")
 
-    # Steer them.
+    # Change them.
     carol.set_priority(9)
     bob.force_start(by="you")
     anna.abort(by="you")
     show("Carol has a higher priority, Bob was forced to start, Anna was aborted")
 
-    # Run them. `packhorse work first_steps.py` in another terminal does the same, and goes on.
+    # Run them. `packhorse work first_steps.py` in another terminal does the same, and keeps running.
     print("\nA worker works until nothing is left", flush=True)
     app.run(max=1, burst=True)
 
-    # Look.
+    # Show the outcomes.
     print(f"\nThe sum is {addition.wait(timeout=1)}. Carol's notice: {carol.result}. Anna: {anna.why()}.")
     print("\nWhat happened to Bob's notice")
     for event in bob.events():

@@ -1,15 +1,14 @@
 #!/bin/sh
-# Sees that the servers and the browser are installed which the tests start for themselves, and ends at once when they
-# are.
+# Install the servers and the browser that the tests start. Exit immediately if nothing is missing.
 #
-# Where apt-get may be used (as root, or by sudo without a password), it installs what is missing; elsewhere it names
-# it. PACKHORSE_TEST_STORAGES=memory,sqlite narrows the tests, and then no server is needed.
+# With apt-get (as root, or with sudo without a password) it installs what is missing; elsewhere it prints the packages.
+# PACKHORSE_TEST_STORAGES=memory,sqlite needs no servers.
 set -eu
 
 storages=${PACKHORSE_TEST_STORAGES:-redis,postgres,mysql}
 missing=
 
-# need <package of Debian> <program>…: one of the programs must be there.
+# need <Debian package> <program>…: one of the programs must be installed.
 need() {
     package=$1
     shift
@@ -26,14 +25,14 @@ has() {
 
 if has redis; then need redis-server redis-server valkey-server; fi
 if has postgres; then
-    # Debian and Homebrew keep it off PATH; tests/postgres_server.py looks in the same places.
+    # Debian and Homebrew keep it off PATH; tests/postgres_server.py searches the same places.
     need postgresql initdb /usr/lib/postgresql/*/bin/initdb /usr/local/pgsql/bin/initdb \
         /opt/homebrew/opt/postgresql*/bin/initdb
 fi
 if has mysql; then need mariadb-server mariadbd /usr/sbin/mariadbd /usr/libexec/mariadbd; fi
 need chromium chromium chromium-browser google-chrome  # tests/web/test_browser.py
 needed=$missing
-# A test that goes through a pooler is left out where there is none.
+# The test with a pooler is skipped without one.
 if has postgres; then need pgbouncer pgbouncer /usr/sbin/pgbouncer; fi
 [ -n "$missing" ] || exit 0
 
@@ -41,7 +40,7 @@ as_root=
 [ "$(id -u)" = 0 ] || as_root='sudo -n'
 if command -v apt-get >/dev/null 2>&1 && $as_root true 2>/dev/null; then
     echo "Installing$missing …"
-    # RUNLEVEL=1: the packages' own services stay off; the tests start private servers.
+    # RUNLEVEL=1: do not start the packages' own services; the tests start private servers.
     # shellcheck disable=SC2086
     ($as_root apt-get -qq update && $as_root env RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive \
         apt-get -qq install --no-install-recommends $missing) >/dev/null && exit 0
@@ -50,5 +49,5 @@ fi
 printf '%s\n' "" "The tests need programs that are not installed:$needed" \
     "Install them:  Debian, Ubuntu: apt-get install$needed   Fedora: dnf install valkey postgresql-server mariadb-server chromium" \
     "               macOS: brew install redis postgresql mariadb, brew install --cask chromium" \
-    "Or leave the servers out on purpose:  PACKHORSE_TEST_STORAGES=memory,sqlite make test" >&2
+    "Or run without servers:  PACKHORSE_TEST_STORAGES=memory,sqlite make test" >&2
 exit 1

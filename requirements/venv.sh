@@ -1,14 +1,14 @@
 #!/bin/sh
-# Makes .venv ready for the Makefile's targets, and ends at once when it already is.
+# Create or update .venv for the Makefile's targets. Exit immediately if it is up to date.
 #
-# Needs Python 3.11 or newer with its venv module, nothing else. PYTHON=… names a particular interpreter.
+# Needs Python 3.11 or newer with its venv module. PYTHON=… selects an interpreter.
 set -eu
 cd "$(dirname "$0")/.."
 
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 candidates=${PYTHON:-python3.13 python3.12 python3.11 python3}
 
-# What .venv is made from. It starts with the place, because a .venv that was copied or moved points at the old one.
+# What .venv is made from, beginning with its directory: a copied or moved .venv points at the old one.
 here=$(pwd)
 wanted=$here$(printf '\n'; cksum pyproject.toml requirements/dev.txt)
 
@@ -22,8 +22,8 @@ works() {
     .venv/bin/python -m pip --version >/dev/null 2>&1
 }
 
-# Sets `python` to the first candidate that is new enough and can make environments. Each is run, not only looked
-# for: a version manager leaves commands on PATH that do nothing but complain.
+# Set `python` to the first candidate that is new enough and can create environments. Run each candidate: a version
+# manager leaves commands on PATH that only print an error.
 find_python() {
     bare=
     for python in $candidates; do
@@ -51,13 +51,13 @@ fi
 if [ "${ready%%
 *}" != "$here" ] || ! works; then
     find_python
-    echo "Making .venv with $("$python" --version) …"
-    "$python" -m venv --clear .venv || complain "$python could not make .venv; its own words are above."
+    echo "Creating .venv with $("$python" --version) …"
+    "$python" -m venv --clear .venv || complain "$python could not create .venv; its error is above."
 else
-    echo "Bringing .venv up to date …"
+    echo "Updating .venv …"
 fi
 
 .venv/bin/python -m pip install -qq --constraint requirements/dev.txt --editable '.[dev]' ||
-    complain "The packages could not be installed; pip's own words are above." \
+    complain "The packages could not be installed; pip's error is above." \
         "Is there a network? pip's usual settings (PIP_INDEX_URL, PIP_FIND_LINKS …) are respected."
 printf '%s\n' "$wanted" >.venv/.ready

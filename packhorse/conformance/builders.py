@@ -172,7 +172,7 @@ def reserve_ids(storage: Storage, *queues: str, limit: int = 100, owner: str = W
 
 
 def last_token(job: Job) -> Token:
-    """The token of the attempt that goes on, or that was the last."""
+    """The token of the present or the last attempt."""
     return Token(job.id, job.owner or job.last_owner or WORKER, job.fence)
 
 

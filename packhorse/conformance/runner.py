@@ -1,5 +1,5 @@
-"""Running the suite on one kind of storage, for `packhorse storage-check`: by pytest, without anything of its own
-on the screen, and without what a pytest configuration near here or an installed plugin would add."""
+"""Run the suite on one kind of storage, for `packhorse storage-check`: by pytest, without its output, configuration
+files and plugins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OPTIONS = ("-c", os.devnull, f"--rootdir={_HERE}", "-p", "no:cacheprovider", "-
 
 
 class FailedCheck(msgspec.Struct, frozen=True):
-    """A check that the storage did not pass: its name as a sentence, and where and how it failed."""
+    """A check that failed: its name as a sentence, and where and how it failed."""
 
     check: str
     place: str
@@ -29,19 +29,19 @@ class FailedCheck(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """How the checks went."""
+    """The results of all checks."""
 
     passed: int
     broken: list[FailedCheck]
 
 
 def run_suite(target: Target, *, only: str = "", tell: Callable[[int, int, str], None]) -> Result:
-    """Check a kind of storage; `only` chooses the checks whose sentence has this text. `tell` is called before each
-    check: how many are done, of how many, and its sentence. Raises BadValue if no check was chosen, and as soon as one
-    is given a storage that is not empty."""
+    """Check a kind of storage; `only` selects the checks whose sentence has this text. `tell` is called before each
+    check: how many are done, of how many, and its sentence. Raises `BadValue` if no check was selected, and as soon as
+    a check gets a storage that is not empty."""
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     os.environ.pop("PYTEST_ADDOPTS", None)
-    pytest.register_assert_rewrite(f"{__package__}.builders", f"{__package__}.estate")
+    pytest.register_assert_rewrite(f"{__package__}.builders", f"{__package__}.sample_data")
     checks = _Checks(target, only, tell)
     code = pytest.main([str(_HERE), *_OPTIONS], plugins=[checks])
     if checks.refusal is not None:
@@ -56,7 +56,7 @@ def run_suite(target: Target, *, only: str = "", tell: Callable[[int, int, str],
 
 
 class _Checks:
-    """The suite's fixtures for this kind of storage, and who listens to how it goes."""
+    """The fixtures of the suite for this kind of storage, and the results as they come."""
 
     def __init__(self, target: Target, only: str, tell: Callable[[int, int, str], None]) -> None:
         self._subject = target
@@ -95,7 +95,7 @@ class _Checks:
         neighbour.close()
 
     def _refuse(self, found: str, check: str) -> None:
-        """Touch nothing any more: this storage may be somebody's."""
+        """Stop before touching anything: this storage may be in use."""
         what = f"{self._subject.name} is not empty before it is checked that {check}: it has {found}"
         self.refusal = BadValue(what, why="the checks were broken off", hint=NEW_EACH_TIME)
         pytest.exit(what)

@@ -39,7 +39,8 @@ from packhorse.storage.records import (
 
 
 def fill(storage: Storage, clock: ManualClock) -> None:
-    """Jobs in every state that nobody holds, in lines, with locks and subscribers; schedules, charts, old events."""
+    """Jobs in every state that no worker holds, in queues, with locks and subscribers; schedules, charts, old
+    events."""
     storage.join(WorkerInfo("foreman", Subject.FOREMAN, host="mule"))
     storage.announce([TaskInfo("send", "mail", {"retries": 3, "über": [1.5, None]}), TaskInfo("never", "never")])
     for client in ("carl", "dora"):
@@ -53,7 +54,7 @@ def fill(storage: Storage, clock: ManualClock) -> None:
     _gone_jobs(storage)
     _schedules(storage, clock)
     storage.pause("mail", by="ann", why="the server is being moved")
-    storage.pause("nobody's")
+    storage.pause("unused")
     storage.pause("for a while", duration=30 * HOUR)
     storage.record_stat("foreman", {"done": 3, "rss": 96.5})
     storage.leave("ann")
@@ -115,7 +116,7 @@ def _schedules(storage: Storage, clock: ManualClock) -> None:
 
 
 def read_everything(storage: Storage) -> dict[str, Any]:
-    """All that the reading operations tell, workers apart."""
+    """The results of all reading operations, without workers."""
     jobs = find_all(storage)
     queues = [queue.name for queue in storage.queues()]
     clients = [client.id for client in storage.clients()]
@@ -141,8 +142,8 @@ def read_everything(storage: Storage) -> dict[str, Any]:
         "series": {span: _points(storage, span) for span in Span},
         "totals": storage.totals(),
         "next due": storage.next_due(),
-        # Whether it is moved, and how far orders were looked through, is about the storage and not about what it has.
-        "outlook": replace(storage.poll("nobody", []), moved=False, looked_to=0),
+        # `moved` and `looked_to` describe the storage, not what it contains.
+        "outlook": replace(storage.poll("unknown", []), moved=False, looked_to=0),
     }
 
 
@@ -151,7 +152,7 @@ def _points(storage: Storage, span: Span) -> list[Any]:
 
 
 def as_closed(told: dict[str, Any]) -> dict[str, Any]:
-    """The same, as it is told of a storage that is moved: nothing is due any more."""
+    """The same for a storage that was moved: nothing is due any more."""
     seen = told["outlook"]
     times = {name: getattr(seen, name) or None for name in ("due_in", "expires_in", "ticks_in")}
     return told | {"next due": None, "outlook": replace(seen, **times)}

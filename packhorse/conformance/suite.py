@@ -1,8 +1,7 @@
-"""All tests of the suite under one roof, for whoever runs it with pytest: `from packhorse.conformance.suite import *`.
+"""All tests of the suite, for a test module of pytest: `from packhorse.conformance.suite import *`.
 
-They want three fixtures: `storage`, a new and empty one whose time is `clock`, a `ManualClock`; and `neighbour`, the
-same jobs as another process sees them.
-"""
+They need three fixtures: `storage`, new and empty; `clock`, the `ManualClock` of that storage; and `neighbour`, the
+same storage as another process opens it."""
 
 from __future__ import annotations
 

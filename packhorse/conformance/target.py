@@ -1,9 +1,8 @@
-"""What is checked: a kind of storage, named on the command line, that gives a new and empty one to every check.
+"""The storage to check, as the command line names it: it gives a new and empty storage to every check.
 
-`target_of` understands the name. A storage that has an address is opened anew for everybody who asks, as another
-process would open it; one that has none is its own neighbour. The checks enqueue, reserve, pause and prune: before they
-do, `try_out` sees that what is given is empty, and another one each time.
-"""
+`target_of` reads the name. A storage with an address is opened again for the second process; one without is its own
+neighbour. The checks enqueue, reserve, pause and prune: before they do, `try_out` makes sure that the storage is empty,
+and another one each time."""
 
 from __future__ import annotations
 
@@ -23,21 +22,21 @@ from packhorse.storage import Storage, open_storage
 from packhorse.storage.records import EventFilter, Filter
 
 Opener = Callable[[], Storage]
-"""Opens the storage; whoever calls it again gets what another process would."""
+"""Opens the storage; a second call opens what another process would."""
 
-_WHAT = "a class of storages, or a function that answers the address of an empty one; both are called with now="
+_WHAT = "a class of storages, or a function that returns the address of an empty one; both are called with now="
 
 _PROBE = "storage-check"
 
 NEW_EACH_TIME = (
-    "every check wants a new and empty storage; {} in an address must stand where it chooses one:"
+    "every check needs a new and empty storage; {} in an address must be in the part that selects one:"
     " in the file, the database, the schema or the prefix"
 )
 
 
 class Target:
-    """A kind of storage. `make` is called with `now=` for every check, and answers a storage or an address, or a
-    context manager that gives one or the other and clears up behind it."""
+    """A kind of storage. `make` is called with `now=` for every check. It returns a storage or an address, or a context
+    manager that gives one of them and cleans up afterwards."""
 
     def __init__(self, name: str, make: Callable[..., Any]) -> None:
         self.name = name
@@ -49,28 +48,28 @@ class Target:
         made = self._make(now=now)
         if isinstance(made, AbstractContextManager) and not isinstance(made, Storage):
             with made as given:
-                yield self._door(given, now)
+                yield self._opener_of(given, now)
         else:
-            yield self._door(made, now)
+            yield self._opener_of(made, now)
 
-    def _door(self, given: object, now: Now) -> Opener:
+    def _opener_of(self, given: object, now: Now) -> Opener:
         if isinstance(given, Storage):
             return lambda: given
         if isinstance(given, str):
             return lambda: open_storage(given, now=now)
-        raise BadValue(f"{self.name} has answered {type(given).__name__}, which is no storage", hint=f"name {_WHAT}")
+        raise BadValue(f"{self.name} returned {type(given).__name__}, which is not a storage", hint=f"name {_WHAT}")
 
     def try_out(self, now: Now) -> None:
-        """Open two, one after the other, so that a storage that cannot be had at all is told of once, and one that is
-        not empty, or the same again, is left alone. Raises BadValue then."""
+        """Open two, one after the other. Raise `BadValue` if there is no storage, if it is not empty, or if both are
+        the same, and leave it alone then."""
         probe = NewJob(f"check-{secrets.token_hex(8)}", task=_PROBE, queue=_PROBE, delay=DAY)
         try:
             with self._opened(now) as storage:
-                self._see_that_it_is_empty(storage)
+                self._require_empty(storage)
                 storage.enqueue([probe])
             with self._opened(now) as storage:
-                self._see_that_it_is_another(storage, probe.id)
-                self._see_that_it_is_empty(storage)
+                self._require_new(storage, probe.id)
+                self._require_empty(storage)
         except PackhorseError:
             raise
         except Exception as error:
@@ -85,12 +84,12 @@ class Target:
             finally:
                 storage.close()
 
-    def _see_that_it_is_empty(self, storage: Storage) -> None:
+    def _require_empty(self, storage: Storage) -> None:
         if found := contents_of(storage):
             raise BadValue(f"{self.name} is not empty: it has {found}; nothing was changed", hint=NEW_EACH_TIME)
 
-    def _see_that_it_is_another(self, storage: Storage, job_id: str) -> None:
-        """Than the one that this job was put into, which is taken out again."""
+    def _require_new(self, storage: Storage, job_id: str) -> None:
+        """Raise `BadValue` if this storage has the job of the one before, and delete that job."""
         if storage.get(job_id) is None:
             return
         storage.delete([job_id])

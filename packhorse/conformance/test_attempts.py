@@ -453,7 +453,7 @@ def test_a_stale_outcome_harms_none_of_the_others(storage: Storage) -> None:
         [
             Completed(good.token),
             Completed(replace(bad.token, fence=99)),
-            Completed(Token("nobody", WORKER, 1)),
+            Completed(Token("unknown", WORKER, 1)),
             Failed(other.token, FAILURE),
         ]
     )
@@ -746,7 +746,7 @@ def test_appending_no_lines_changes_nothing(storage: Storage) -> None:
 def test_a_line_has_the_time_at_which_it_was_said_and_the_attempt_that_its_worker_names(
     storage: Storage, clock: ManualClock
 ) -> None:
-    job = in_state(storage, RESERVED)  # a quick one: that it has begun is told with its end
+    job = in_state(storage, RESERVED)  # a short one: its start is stored with its end
 
     storage.append_log(job.token, [LogLine("a", attempt=1, ago=2 * SECOND), LogLine("b", ago=SECOND), LogLine("c")])
     finish(storage, Failed(job.token, FAILURE, retry_in=0))
@@ -785,7 +785,7 @@ def test_a_very_long_line_is_cut(storage: Storage) -> None:
     assert [len(line.message) for line in storage.log_lines(token.job_id)] == [10_000]
 
 
-# --- many at once ---------------------------------------------------------------------------------------------------
+# --- many threads ---------------------------------------------------------------------------------------------------
 
 
 def test_eight_threads_share_two_thousand_jobs_and_finish_each_once(storage: Storage, neighbour: Storage) -> None:
@@ -794,17 +794,17 @@ def test_eight_threads_share_two_thousand_jobs_and_finish_each_once(storage: Sto
     storage.enqueue(jobs[BATCH:])
 
     def work(mine: Storage, owner: str) -> tuple[list[tuple[str, int]], list[Verdict]]:
-        handed_out, verdicts = [], []
+        without_broken, verdicts = [], []
         taken = mine.reserve(join(mine, owner), {"mail": 1}, 50)
         while taken:
-            handed_out += [(job.id, job.fence) for job in taken]
+            without_broken += [(job.id, job.fence) for job in taken]
             told, taken = mine.finish_and_reserve([Completed(job.token) for job in taken], owner, {"mail": 1}, 50)
             verdicts += told
-        return handed_out, verdicts
+        return without_broken, verdicts
 
     shares = at_once([partial(work, (storage, neighbour)[number % 2], f"worker-{number}") for number in range(8)])
 
-    assert sorted(job for handed_out, _ in shares for job in handed_out) == [(job.id, 1) for job in jobs]
+    assert sorted(job for without_broken, _ in shares for job in without_broken) == [(job.id, 1) for job in jobs]
     assert [verdict for _, verdicts in shares for verdict in verdicts] == [Verdict.ACCEPTED] * len(jobs)
     assert storage.totals()["completed"] == len(jobs)
     assert [(tally.state, tally.number) for tally in tallies(storage)] == [(COMPLETED, len(jobs))]

@@ -134,8 +134,8 @@ def test_an_id_twice_in_one_batch_is_one_job(storage: Storage) -> None:
 def test_unknown_ids_are_left_out(storage: Storage) -> None:
     first, second = add(storage), add(storage)
 
-    assert storage.get("nobody") is None
-    assert ids(storage.get_many([second.id, "nobody", first.id])) == [second.id, first.id]
+    assert storage.get("unknown") is None
+    assert ids(storage.get_many([second.id, "unknown", first.id])) == [second.id, first.id]
     assert storage.get_many([]) == []
 
 
@@ -432,7 +432,7 @@ def test_a_job_whose_key_another_holds_cannot_be_retried(storage: Storage, ended
     assert snapshot(storage, job.id) == before
 
 
-@pytest.mark.parametrize("between", [False, True], ids=["at once", "after another held it"])
+@pytest.mark.parametrize("between", [False, True], ids=["immediately", "after another held it"])
 def test_a_retried_job_holds_its_key_again(storage: Storage, between: bool) -> None:
     job = in_state(storage, State.DEAD, unique=unique())
     if between:

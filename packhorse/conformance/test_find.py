@@ -207,7 +207,7 @@ def test_jobs_are_found_by_how_long_they_ran(storage: Storage, clock: ManualCloc
         where = Filter(min_took=least, max_took=most, asked_at=now)
         assert sorted(ids(find_all(storage, where))) == found.split()
         assert storage.count(where) == Count(len(found.split()))
-    assert sorted(ids(find_all(storage, Filter(min_took=0)))) == ["failed", "short"], "nobody says until when it runs"
+    assert sorted(ids(find_all(storage, Filter(min_took=0)))) == ["failed", "short"], "its end is unknown"
 
 
 def test_a_job_is_found_by_how_long_its_worker_says_that_it_ran(storage: Storage, clock: ManualClock) -> None:

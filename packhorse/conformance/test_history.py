@@ -113,7 +113,7 @@ def test_events_can_be_filtered(storage: Storage) -> None:
     assert told(subject=Subject.QUEUE) == [(None, Kind.PAUSED)]
     assert told(subject=Subject.WORKER) == [(None, Kind.STARTED), (None, Kind.STARTED)]
     assert told(job_id=job.id, kind=Kind.STARTED, owner=WORKER, subject=Subject.JOB) == [(job.id, Kind.STARTED)]
-    assert told(job_id="nobody") == []
+    assert told(job_id="unknown") == []
 
 
 def test_events_can_be_read_from_either_end_and_continued(storage: Storage) -> None:

@@ -1,4 +1,4 @@
-"""The chores: promote, expire, rescue, prune and roll up; safe to run from every process at once."""
+"""The chores: promote, expire, rescue, prune and roll up; safe to run from every process at the same time."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_the_wait_in_line_counts_anew_whenever_the_job_comes_into_line(storage: 
     clock.turn(50)
     token = take(storage, job).token
     clock.turn(50)
-    assert storage.expire() == 0  # a held job waits for nobody
+    assert storage.expire() == 0  # a held job does not wait
 
     storage.release([token], "stopping")
 
@@ -214,7 +214,7 @@ def test_expire_stops_at_its_limit_and_goes_on_next_time(storage: Storage, clock
         (LEASE, False),
         (LEASE + 1, True),
         (-2 * LEASE, False),
-        (-2 * LEASE - 1, True),  # its clock was wrong: it would look alive for ever
+        (-2 * LEASE - 1, True),  # its clock was wrong: it would look alive indefinitely
     ],
 )
 def test_a_silent_worker_loses_its_jobs(storage: Storage, clock: ManualClock, age: int, is_rescued: bool) -> None:
@@ -236,7 +236,7 @@ def test_silence_is_judged_by_the_time_that_the_caller_made_sure_of(
 ) -> None:
     job = in_state(storage, RUNNING)
     sure = clock()
-    clock.turn(step)  # somebody sets the clock before the call gets through
+    clock.turn(step)  # the clock is set before the call is done
 
     assert storage.rescue(lease=LEASE, why="silence", at=sure) == []
     assert stored(storage, job.id).state is RUNNING
@@ -255,7 +255,7 @@ def test_who_was_silent_at_the_time_that_the_caller_made_sure_of_loses_its_jobs(
 @cases(
     ("own", "age", "is_rescued"),
     [
-        (4.0, 4 * LEASE, True),  # it is shorter than that of whoever looks, which counts then
+        (4.0, 4 * LEASE, True),  # shorter than the caller's own, which counts then
         (4.0, LEASE, False),
         (90.0, 90 * SECOND, False),
         (90, 90 * SECOND + 1, True),
@@ -599,7 +599,7 @@ def test_upkeep_of_an_empty_storage_does_nothing(storage: Storage) -> None:
     assert (storage.promote(), storage.expire(), storage.rescue(lease=LEASE, why="-")) == (0, 0, [])
     assert storage.prune(Retention()) == Pruned()
     storage.roll_up()
-    assert snapshot(storage, "nobody") == (None, [], [])
+    assert snapshot(storage, "unknown") == (None, [], [])
 
 
 def test_an_expired_job_is_not_handed_out(storage: Storage, clock: ManualClock) -> None:

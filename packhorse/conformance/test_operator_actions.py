@@ -522,7 +522,7 @@ def test_a_pause_without_an_end_is_never_over(storage: Storage, clock: ManualClo
 def test_a_pause_takes_the_place_of_one_whose_time_is_over(storage: Storage, clock: ManualClock) -> None:
     job = add(storage)
     storage.pause("mail", by="ann", duration=HOUR)
-    clock.turn("1h")  # nobody has ended it yet
+    clock.turn("1h")  # no foreman has ended it yet
 
     assert storage.pause("mail", by="bob", why="a storm", duration=DAY)
 

@@ -109,7 +109,7 @@ def test_a_paused_line_has_jobs_all_the_same(storage: Storage) -> None:
 
 
 def test_the_next_end_of_a_pause_is_foreseen(storage: Storage, clock: ManualClock) -> None:
-    storage.pause("for ever")
+    storage.pause("without an end")
     assert look(storage).resumes_in is None
 
     storage.pause("long", duration=HOUR)

@@ -27,7 +27,7 @@ class Life:
     def __init__(self, storage: Storage, clock: ManualClock, seed: int) -> None:
         self.storage, self.clock, self.chance = storage, clock, random.Random(seed)
         self.ids = [f"job-{number}" for number in range(4)]
-        self.tokens = [Token("job-0", "nobody", 1)]  # every one that was ever given out
+        self.tokens = [Token("job-0", "unknown", 1)]  # every token ever issued
         self.owners = 0
         storage.enqueue([new_job(job_id, max_halts=2, expires=5 * MINUTE) for job_id in self.ids])
 
@@ -105,7 +105,7 @@ def assert_story_is_true(job: Job, events: list[Event]) -> None:
 
 
 def latest_measure(events: list[Event]) -> int | None:
-    """How long the latest attempt ran, if it has ended and somebody has measured it."""
+    """How long the latest attempt ran, if it has ended and was measured."""
     measures: list[int | None] = [None]
     for event in events:
         ran = (event.data or {}).get("ran")

@@ -1,4 +1,4 @@
-"""Schedules: written by name, ticked by whoever is first, and their ticks."""
+"""Schedules: stored by name, ticked once, and their ticks."""
 
 from __future__ import annotations
 

@@ -118,11 +118,11 @@ def test_who_subscribes_is_told_how_many_jobs_exist(served: Storage) -> None:
     jobs = in_every_state(served)
     wanted = [job.id for job in jobs.values()]
 
-    numbers = [served.subscribe("carl", [*wanted, "nobody"]), served.subscribe("carl", wanted)]
+    numbers = [served.subscribe("carl", [*wanted, "unknown"]), served.subscribe("carl", wanted)]
 
     assert numbers == [len(State), len(State)]
     assert {tuple(served.subscribers(job_id)) for job_id in wanted} == {("carl",)}
-    assert served.subscribers("nobody") == []
+    assert served.subscribers("unknown") == []
 
 
 def test_an_enqueued_job_may_bring_its_subscriber(served: Storage) -> None:
@@ -214,7 +214,7 @@ def test_an_unfinished_job_cannot_be_acknowledged(served: Storage) -> None:
 def test_only_ones_own_outcomes_can_be_acknowledged(served: Storage) -> None:
     job = in_state(served, COMPLETED, subscriber="carl")
 
-    assert served.acknowledge("dora", [job.id, "nobody"]) == 0
+    assert served.acknowledge("dora", [job.id, "unknown"]) == 0
     assert served.subscribers(job.id) == ["carl"]
 
 

@@ -348,7 +348,7 @@ WRONG_TOKENS: dict[str, Callable[[Token], Token]] = {
     "no owner": lambda token: replace(token, owner=""),
     "old fence": lambda token: replace(token, fence=token.fence - 1),
     "future fence": lambda token: replace(token, fence=token.fence + 1),
-    "unknown job": lambda token: replace(token, job_id="nobody"),
+    "unknown job": lambda token: replace(token, job_id="unknown"),
 }
 
 
@@ -419,13 +419,13 @@ def test_steering_a_job_in_the_wrong_state_changes_nothing(storage: Storage, ope
 
 @cases("operation", STEERING)
 def test_steering_an_unknown_job_says_so(storage: Storage, operation: Operation) -> None:
-    assert STEERING[operation](storage, "nobody") == ActionResult("nobody", False, None)
+    assert STEERING[operation](storage, "unknown") == ActionResult("unknown", False, None)
 
 
 @pytest.mark.parametrize("operation", STEERING)
 def test_steering_many_answers_each_in_its_place(storage: Storage, operation: Operation) -> None:
     jobs = [in_state(storage, state) for state in State]
-    wanted = [*(job.id for job in jobs), "nobody"]
+    wanted = [*(job.id for job in jobs), "unknown"]
     many: dict[Operation, Callable[[], list[ActionResult]]] = {
         Operation.ABORT: lambda: storage.abort(wanted),
         Operation.FORCE_START: lambda: storage.force_start(wanted),

@@ -379,7 +379,8 @@ def test_workers_with_one_storage_are_woken_each_for_its_own_queue(
 
 
 def _brought_until_taken(storage: Storage, queue: str, taken: SimpleQueue[tuple[str, str]]) -> tuple[str, str]:
-    """Who takes the first of these jobs. One may come in at the very moment when somebody lies down, and is missed."""
+    """Who takes the first of these jobs. One may come in at the very moment when a worker begins to wait, and is
+    missed."""
     deadline = time.monotonic() + LONG / 2
     number = 0
     while True:
@@ -388,7 +389,7 @@ def _brought_until_taken(storage: Storage, queue: str, taken: SimpleQueue[tuple[
         try:
             first = taken.get(timeout=2.0)
         except Empty:
-            assert time.monotonic() < deadline, "nobody is woken for it"
+            assert time.monotonic() < deadline, "no worker is woken for it"
             continue
         for _ in range(number - 1):
             taken.get(timeout=LONG)

@@ -95,7 +95,7 @@ class Signature:
     def plain_defaults(self) -> dict[str, Any]:
         """The defaults that JSON can hold, by name."""
         defaults = {name: one.default for name, one in self._parameters.items() if one.default is not one.empty}
-        return {name: value for name, value in defaults.items() if fault_of(value) is None}
+        return {name: value for name, value in defaults.items() if problem_of(value) is None}
 
     def described(self) -> Iterator[tuple[str, Any, bool, bool]]:
         """Each parameter: its name, its type, whether it is required, and whether it may be passed by position. The
@@ -135,7 +135,7 @@ class Signature:
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int = PAYLOAD_LIMIT) -> str:
         """The call as the text of one JSON object."""
         if len(args) == self._enough and not kwargs:
-            text = _to_text(self._in_places(*args), limit, self.name)
+            text = _to_text(self._in_positions(*args), limit, self.name)
         elif args or not self._required <= kwargs.keys() <= self._by_keyword:
             text = _to_text(self.bind(args, kwargs), limit, self.name)
         else:
@@ -171,12 +171,12 @@ class Signature:
                 )
 
     @functools.cached_property
-    def _in_places(self) -> Callable[..., Any]:
+    def _in_positions(self) -> Callable[..., Any]:
         """Returns a function that combines one value for each position into what is encoded. A struct is built in a
         quarter of the time of a dict, but leaves out values that are `msgspec.UNSET`; all its fields are required, so
         the check notices a missing one."""
         if len(self._required) == self._enough:
-            return msgspec.defstruct("Places", self._by_position, bases=(_Places,), gc=False)
+            return msgspec.defstruct("Places", self._by_position, bases=(_Positions,), gc=False)
         return lambda *args: dict(zip(self._by_position, args, strict=True))
 
     def _check(self, text: str) -> None:
@@ -531,12 +531,12 @@ _TEXTLESS = frozenset({*_BYTES, *_NEVER_BYTES, object, list, dict, tuple, set, f
 _RAW_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-class _Places(msgspec.Struct):
+class _Positions(msgspec.Struct):
     """The values of a call, each at the position of its argument."""
 
 
 def _by_name(value: Any) -> Any:
-    return msgspec.structs.asdict(value) if isinstance(value, _Places) else value
+    return msgspec.structs.asdict(value) if isinstance(value, _Positions) else value
 
 
 def _to_text(value: Any, limit: int, owner: str | None) -> str:
@@ -544,14 +544,14 @@ def _to_text(value: Any, limit: int, owner: str | None) -> str:
     try:
         raw = encode(value)
     except Exception as error:  # the value's own code may raise anything
-        raise refusal(_by_name(value), owner) from error
+        raise json_error(_by_name(value), owner) from error
     if len(raw) > limit:
         if owner is None:
             raise PayloadTooLarge("the data of the result", len(raw), limit, setting="result_limit")
         raise PayloadTooLarge(f"the arguments{owner and f' of {owner}()'}", len(raw), limit)
     text = raw.decode()  # searching text is much faster than searching bytes
-    if (len(raw) > 2 * DEPTH_LIMIT or "null" in text or "\\u0000" in text) and fault_in(raw, _by_name(value)):
-        raise refusal(_by_name(value), owner)
+    if (len(raw) > 2 * DEPTH_LIMIT or "null" in text or "\\u0000" in text) and problem_in(raw, _by_name(value)):
+        raise json_error(_by_name(value), owner)
     return text
 
 
@@ -563,10 +563,10 @@ def _split_message(error: Exception) -> tuple[str, str]:
     return what[:1].lower() + what[1:], path.removesuffix("`")
 
 
-def fault_of(value: Any) -> str | None:
-    """The first problem in `refusal` that this value has, or None."""
+def problem_of(value: Any) -> str | None:
+    """The first problem in `json_error` that this value has, or None."""
     try:
-        return fault_in(encode(value), value)
+        return problem_in(encode(value), value)
     except RecursionError:
         return "depth"
     except UnicodeEncodeError:
@@ -575,7 +575,7 @@ def fault_of(value: Any) -> str | None:
         return "type"
 
 
-def fault_in(raw: bytes, value: Any) -> str | None:
+def problem_in(raw: bytes, value: Any) -> str | None:
     """Find what JSON would change. Each check of the text is cheap, and most calls end there."""
     if len(raw) > 2 * DEPTH_LIMIT and is_too_deep(raw):
         return "depth"
@@ -625,17 +625,17 @@ def _holds_nan(value: Any) -> bool:
     return _holds_nan(msgspec.to_builtins(value, enc_hook=to_json))
 
 
-def refusal(value: Any, owner: str | None) -> BadArguments | BadResult:
+def json_error(value: Any, owner: str | None) -> BadArguments | BadResult:
     """The error that names the innermost value which cannot become JSON, and why."""
-    where, argument, fault = "the result", None, fault_of(value)
+    where, argument, problem = "the result", None, problem_of(value)
     if owner is not None:
-        argument = next((name for name in value if fault_of({name: value[name]})), next(iter(value)))
-        where, value, fault = f"argument {argument!r}", value[argument], fault_of({argument: value[argument]})
-    value, path, is_circle = _descend(value, fault)
-    what, hint = _describe(value, "circle" if is_circle else fault)
-    if path and fault != "depth":
+        argument = next((name for name in value if problem_of({name: value[name]})), next(iter(value)))
+        where, value, problem = f"argument {argument!r}", value[argument], problem_of({argument: value[argument]})
+    value, path, is_circle = _descend(value, problem)
+    what, hint = _describe(value, "circle" if is_circle else problem)
+    if path and problem != "depth":
         where += f" at {argument or ''}{path}"
-    if owner is None and (kind := _unrun(value)):
+    if owner is None and (kind := _unstarted_kind(value)):
         return BadResult(
             f"the task returned {kind} instead of doing its work: the code in it has not run",
             hint="let the function, and what wraps it, await or exhaust it, and return a value",
@@ -647,7 +647,7 @@ def refusal(value: Any, owner: str | None) -> BadArguments | BadResult:
     return BadArguments(f"{prefix}{where}: {what}", argument=argument, hint=hint)
 
 
-def _unrun(value: Any) -> str | None:
+def _unstarted_kind(value: Any) -> str | None:
     """The kind of an object that does nothing when it is made (a coroutine, a generator); None for other values."""
     if inspect.iscoroutine(value):
         value.close()  # prevents Python's warning about an unawaited coroutine
@@ -655,11 +655,11 @@ def _unrun(value: Any) -> str | None:
     return "a generator" if inspect.isgenerator(value) or inspect.isasyncgen(value) else None
 
 
-def _descend(value: Any, fault: str | None) -> tuple[Any, str, bool]:
+def _descend(value: Any, problem: str | None) -> tuple[Any, str, bool]:
     """The innermost value with this problem, the path to it, and whether the path is a cycle."""
     path, passed = "", {id(value)}
     for _ in range(DEPTH_LIMIT):
-        step, child = next(((s, c) for s, c in _children(value) if fault_of(c) == fault), (None, None))
+        step, child = next(((s, c) for s, c in _children(value) if problem_of(c) == problem), (None, None))
         if step is None:
             break
         if id(child) in passed:
@@ -683,8 +683,8 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
                 yield f".{name}", getattr(value, name, None)
 
 
-def _describe(value: Any, fault: str | None) -> tuple[str, str]:
-    match fault:
+def _describe(value: Any, problem: str | None) -> tuple[str, str]:
+    match problem:
         case "circle":
             return "it contains itself", "pass the ids of what belongs together"
         case "depth":
@@ -698,6 +698,6 @@ def _describe(value: Any, fault: str | None) -> tuple[str, str]:
     if isinstance(value, int):
         return "an integer of more than 4,300 digits cannot become JSON", "pass it as text, in hexadecimal"
     if isinstance(value, dict):
-        key = next((key for key in value if fault_of({key: None})), None)
+        key = next((key for key in value if problem_of({key: None})), None)
         return f"the key {key!r} cannot become JSON", "the keys of a dict must be text or numbers"
     return f"<{type(value).__name__} object> cannot become JSON", "pass its id, or make it a dataclass"

@@ -43,7 +43,7 @@ class WorkerLink(Protocol):
         """Has somebody asked the job, or the whole worker, to stop?"""
 
     def should_stop(self) -> bool:
-        """The same, asked by the job itself: if it returns now, it has stopped because it was told to."""
+        """The same, asked by the job itself: if it returns now, it has stopped because of the request."""
 
 
 class JobContext:

@@ -28,9 +28,9 @@ class Ids:
     def __init__(self, now: Callable[[], int] = time.time_ns) -> None:
         self._now = now
         self._millisecond = 0
-        self.part_ways()
+        self.reset()
 
-    def part_ways(self) -> None:
+    def reset(self) -> None:
         """Reset the state; also in a forked child, because the parent continues with the same random numbers, and
         another of its threads may have held the lock."""
         # Our own generator: a user's `random.seed(0)` must not make two processes draw the same ids.
@@ -74,6 +74,6 @@ class Ids:
 
 _ids = Ids()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_ids.part_ways)
+    os.register_at_fork(after_in_child=_ids.reset)
 
 new_id = _ids.new

@@ -237,13 +237,13 @@ def effective(job: Job, options: Mapping[str, Any] | None) -> EffectiveJob:
     """The job with the options that it leaves to its task, as announced."""
     if isinstance(job, EffectiveJob):
         return job
-    told, left = options or {}, left_to_task(job)
+    options_of_task, left = options or {}, left_to_task(job)
     fields = {name: getattr(job, name) for name in Job.__struct_fields__}
-    attempts = told.get("max_attempts")
+    attempts = options_of_task.get("max_attempts")
     if "max_attempts" in left:
         fields["max_attempts"] = attempts if isinstance(attempts, int) and attempts > 0 else USUAL_ATTEMPTS
     for name in ("timeout", "idle_timeout"):
-        limit = told.get(name) if name in left else fields[name]
+        limit = options_of_task.get(name) if name in left else fields[name]
         fields[name] = limit if isinstance(limit, int) and limit > NO_LIMIT else None
     return EffectiveJob(**fields, from_task=left)
 

@@ -346,7 +346,7 @@ def _filters(table: object, source: str, problems: list[str]) -> tuple[dict[str,
     bad: dict[str, str] = {}
     sources: dict[str, str] = {}
     for name, value in table.items():
-        text, place = value if isinstance(value, _Written) else (value, source)
+        text, place = value if isinstance(value, _SourcedValue) else (value, source)
         if not re.fullmatch(FILTER_NAME, str(name)):
             bad[name] = f"{place}: the filter {name!r} needs a name of letters, digits, - and _"
         elif not isinstance(text, str) or not text.strip():
@@ -356,21 +356,21 @@ def _filters(table: object, source: str, problems: list[str]) -> tuple[dict[str,
     return found, bad, sources
 
 
-class _Written(NamedTuple):
+class _SourcedValue(NamedTuple):
     """A value in a file, and its place."""
 
     value: object
     place: str
 
 
-def _with_places(filters: Mapping[str, object], text: str) -> dict[str, _Written]:
+def _with_places(filters: Mapping[str, object], text: str) -> dict[str, _SourcedValue]:
     """These filters with the lines of their names, as far as the text of the file shows them."""
-    found: dict[str, _Written] = {}
+    found: dict[str, _SourcedValue] = {}
     for name, value in filters.items():
         begins = re.compile(rf"""\s*(filters\s*\.\s*)?["']?{re.escape(name)}["']?\s*=""")
         lines = [number for number, line in enumerate(text.splitlines(), 1) if begins.match(line)]
         place = f"pyproject.toml line {lines[-1]}" if lines else "[tool.packhorse.filters] in pyproject.toml"
-        found[name] = _Written(value, place)
+        found[name] = _SourcedValue(value, place)
     return found
 
 
@@ -423,11 +423,11 @@ def _from_file(directory: Path, problems: list[str]) -> Found:
 
 
 def _contradictions(settings: Settings) -> Iterable[tuple[set[str], str]]:
-    def told(name: str) -> str:
+    def shown(name: str) -> str:
         return f"{name} ({settings.shown(name)}, {settings.source_of(name)})"
 
     if settings.heartbeat * 2 > settings.lease:
-        text = f"{told('lease')} must be at least twice {told('heartbeat')}, or one late heartbeat looks like a death"
+        text = f"{shown('lease')} must be at least twice {shown('heartbeat')}, or one late heartbeat looks like a death"
         yield {"heartbeat", "lease"}, text
     if settings.max_workers is not None and settings.min_workers > settings.max_workers:
-        yield {"min_workers", "max_workers"}, f"{told('min_workers')} must not exceed {told('max_workers')}"
+        yield {"min_workers", "max_workers"}, f"{shown('min_workers')} must not exceed {shown('max_workers')}"

@@ -66,7 +66,7 @@ class BackgroundLoop:
             pause = self._step()
         except Exception as error:  # noqa: BLE001 - a loop survives every error of its step
             self._failures += 1
-            self._tell(error)
+            self._log_failure(error)
             longest = min(self._longest_retry, _FIRST_RETRY * 2.0 ** min(self._failures, 20))
             return random.uniform(longest / 2, longest)
         if self._failures:
@@ -78,7 +78,7 @@ class BackgroundLoop:
             self._failures, self._is_away = 0, False
         return pause
 
-    def _tell(self, error: Exception) -> None:
+    def _log_failure(self, error: Exception) -> None:
         now = time.monotonic()
         if self.is_stopped or (self._failures > 1 and now < self._log_again_at):
             return

@@ -1,10 +1,9 @@
-"""Copying a storage to another, which may be of another kind: what `packhorse copy-store` does.
+"""Copy a storage to another one, which may be of another kind: what `packhorse copy-store` does.
 
-The one that is left takes no more jobs and hands none out; what its workers hold may end; then nothing in it changes
-any more and it is copied page by page. How far that is, is written in the other one, in the same step as each page:
-whoever is killed begins again where it ended. The last step marks the old one as moved and opens the new one. No job is
-in two open storages at any time, so none is lost and none runs twice.
-"""
+The source is closed: it takes no jobs and hands none out, and jobs that workers hold may end. Then nothing in it
+changes any more, and it is copied page by page. The progress is stored in the target, in the same step as each page, so
+an interrupted copy continues where it ended. The last steps mark the source as moved and open the target. No job is in
+two open storages at any time, so none is lost and none runs twice."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ from packhorse.storage.transfer import Move, Section, Stage
 
 SECTIONS = tuple(Section)
 DONE = "done"
-"""In the place of a section: all are copied."""
+"""In place of a section: all are copied."""
 _LOOK = 0.2
 _SUM = 1 << 61
 _encode = msgspec.json.Encoder().encode
@@ -43,7 +42,7 @@ class End(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far a copy is: rows done of about so many, and in words."""
+    """The progress of a copy: rows done, of about how many, and what it does now."""
 
     done: int
     total: int
@@ -54,7 +53,7 @@ Tell = Callable[[Progress], None]
 
 
 class Drain(NamedTuple):
-    """How held jobs are waited for."""
+    """How to wait for held jobs."""
 
     patience: float
     lease: int
@@ -64,11 +63,11 @@ class Drain(NamedTuple):
 def copy_storage(
     source: End, target: End, *, patience: float = 600.0, lease: int = 15 * SECOND, tell: Tell = lambda _: None
 ) -> dict[str, int]:
-    """Move everything from one storage to the other, or go on where a copy between the two was broken off. Waits so
-    many seconds for held jobs; those of workers that are silent for the lease, or for their own if it is longer, are
-    taken back. Answers how many rows of each section are in the new one, which is open then.
+    """Move everything from one storage to the other, or continue an interrupted copy between the two. Waits up to
+    `patience` seconds for held jobs; jobs of workers that are silent for the lease, or for their own longer one, are
+    taken back. Return how many rows of each section are in the target, which is open then.
 
-    Raises `CopyRefused` when the other is not empty, or one of them belongs to another copy."""
+    Raises `CopyRefused` when the target is not empty, or one of them belongs to another copy."""
     mark = _begin(source, target)
     _close(source, target, mark, Drain(patience, lease, tell))
     mark = _copy_all(source, target, mark, tell)
@@ -78,14 +77,14 @@ def copy_storage(
 
 
 def check_apart(source: End, target: End) -> None:
-    """Raises `CopyRefused` if both have the same address."""
+    """Raise `CopyRefused` if both have the same address."""
     if source.address == target.address:
         raise CopyRefused(f"{source.address} and {target.address} are the same storage", hint="name another to copy to")
 
 
 def cancel(source: End) -> Move:
-    """Open a storage again whose move was broken off. What the other one has got of it stays there, closed; that one is
-    opened by this as long as it has got nothing. Answers the mark that it bore."""
+    """Open a source again whose copy was interrupted. The target stays closed, unless it has received nothing: then it
+    is opened by calling this with it. Return the mark that is removed."""
     mark = source.storage.move()
     if mark is None:
         raise CopyRefused(f"{source.address} is not being moved")
@@ -100,28 +99,28 @@ def cancel(source: End) -> Move:
     return mark
 
 
-# --- beginning --------------------------------------------------------------------------------------------------------
+# --- starting --------------------------------------------------------------------------------------------------------
 
 
 def _begin(source: End, target: End) -> Move:
-    """The mark of the target: a new one, or the one of the copy that goes on."""
+    """The mark of the target: a new one, or that of the copy that continues."""
     check_apart(source, target)
     left, filled = source.storage.move(), target.storage.move()
     if left is not None and left.stage is Stage.FILLING:
         raise CopyRefused(
-            f"{source.address} is itself being filled from {left.other}", hint="let that copy end before this one"
+            f"{source.address} is itself being filled from {left.other}", hint="wait until that copy has ended"
         )
     if left is not None and filled is not None and left.copy == filled.copy:
-        return _still_empty(source, target, filled)
+        return _check_empty(source, target, filled)
     if filled is None:
         if left is not None and left.stage is not Stage.MOVED and left.other == target.address:
             raise CopyRefused(
-                f"{target.address} no longer knows of the copy that had begun", hint=_cancel_hint(source.address)
+                f"{target.address} no longer knows the copy that had begun", hint=_cancel_hint(source.address)
             )
         if left is not None:
             verb = "was moved" if left.stage is Stage.MOVED else "is being moved"
             raise CopyRefused(f"{source.address} {verb} to {left.other}", hint=_hint_for(left, source.address))
-        return _still_empty(source, target, _begin_anew(source, target))
+        return _check_empty(source, target, _begin_new(source, target))
     if filled.stage is not Stage.FILLING or filled.other != source.address:
         raise CopyRefused(_belongs_elsewhere(target, filled), hint="name another storage to copy to")
     if left is None and filled.section:
@@ -130,16 +129,14 @@ def _begin(source: End, target: End) -> Move:
         raise CopyRefused(
             f"{target.address} has a part of another copy of {source.address}", hint=_emptied(target.address)
         )
-    return _still_empty(source, target, filled)
+    return _check_empty(source, target, filled)
 
 
-def _begin_anew(source: End, target: End) -> Move:
+def _begin_new(source: End, target: End) -> Move:
     there = _contents(target.storage)
     if there and _latest(source.storage) == _latest(target.storage) != []:
-        # Else the hint to empty the one would be the end of the other.
-        what = (
-            f"{source.address} and {target.address} seem to be the same storage: the latest events of both are the same"
-        )
+        # Otherwise the hint to empty one would destroy the other.
+        what = f"{source.address} and {target.address} seem to be the same storage: both have the same latest event"
         raise CopyRefused(what, hint="nothing was changed; name another storage to copy to")
     if there:
         raise _not_empty(target, there)
@@ -152,8 +149,8 @@ def _begin_anew(source: End, target: End) -> Move:
     return mark
 
 
-def _still_empty(source: End, target: End, mark: Move) -> Move:
-    """Now that the target takes nothing: did anything come into it before? It would be in the way of what is copied."""
+def _check_empty(source: End, target: End, mark: Move) -> Move:
+    """Now that the target is closed, check that nothing was stored in it before: it would mix with the copy."""
     there = "" if mark.section else _contents(target.storage)
     if not there:
         return mark
@@ -170,18 +167,18 @@ def _not_empty(target: End, there: str) -> CopyRefused:
 
 
 def _emptied(address: str) -> str:
-    """How a storage gets empty, and what may be named instead."""
+    """How to empty a storage, and what to name instead."""
     kind = address.partition(":")[0].partition("+")[0]
     if kind == "sqlite":
         file = address.removeprefix("sqlite:///")
-        return f"name a file that is not there yet, or remove {file}, {file}-wal and {file}-shm if nobody needs them"
+        return f"name a file that is not there yet, or remove {file}, {file}-wal and {file}-shm if you do not need them"
     if kind in ("redis", "rediss", "unix"):
         return "name another database of the server, e.g. redis://localhost/1, or empty this one: FLUSHDB"
-    return "name another database, or drop the tables packhorse_… in this one if nobody needs them"
+    return "name another database, or drop the tables packhorse_… in this one if you do not need them"
 
 
 def _contents(storage: Storage) -> str:
-    """What is in a storage, in words; empty if nothing is."""
+    """What a storage contains, in words; empty if nothing."""
     jobs = sum(tally.number for tally in storage.tallies()) or len(storage.find(Filter(), limit=1).jobs)
     if jobs:
         return _jobs(jobs)
@@ -219,7 +216,7 @@ def _cancel_hint(address: str) -> str:
 
 
 def _close(source: End, target: End, filling: Move, drain: Drain) -> None:
-    """Nothing changes in the source any more when this returns."""
+    """Close the source: nothing in it changes any more when this returns."""
     mark = source.storage.move()
     if mark is None:
         mark = Move(filling.copy, Stage.CLOSING, target.address, source.storage.now())
@@ -228,7 +225,7 @@ def _close(source: End, target: End, filling: Move, drain: Drain) -> None:
         try:
             _wait_for_held(source.storage, drain)
         except BaseException:
-            # Nothing is copied yet: the storage goes on as before.
+            # Nothing is copied yet: open the storage again.
             source.storage.set_move(None, expected=mark)
             target.storage.set_move(None, expected=filling)
             raise
@@ -241,10 +238,10 @@ def _wait_for_held(storage: Storage, drain: Drain) -> None:
         waited = time.monotonic() - began_at
         if waited > drain.patience:
             raise CopyTimeout(
-                f"{_jobs(held)} did not end in time; nothing was copied, and all goes on as before",
+                f"{_jobs(held)} did not end in time; nothing was copied, and the storage is open again",
                 hint="wait longer with --wait, or see which: packhorse jobs held",
             )
-        if waited * SECOND > _longest_lease(storage, drain):  # whoever is alive has beaten since we began to look
+        if waited * SECOND > _longest_lease(storage, drain):  # a living worker has beaten since
             storage.rescue(lease=drain.lease, why="silent while the storage was closed for copying")
         drain.tell(Progress(0, 1, f"waiting for {_jobs(held)} that workers hold"))
         time.sleep(min(_LOOK, max(drain.patience - waited, 0.001)))
@@ -255,7 +252,7 @@ def _longest_lease(storage: Storage, drain: Drain) -> int:
 
 
 def _number_held(storage: Storage) -> int:
-    """By looking at each. What is counted as it comes and goes may be wrong by one, which would then run in both."""
+    """Count held jobs one by one. A tally may be off by one, and that job would run in both."""
     number, cursor = 0, None
     while True:
         page = storage.find(Filter(states=HELD), cursor=cursor, limit=BATCH)
@@ -283,9 +280,9 @@ def _copy_all(source: End, target: End, mark: Move, tell: Tell) -> Move:
             counts=_added(mark.counts, section, len(page.rows)),
             sums=_added(mark.sums, section, checksum(page.rows)),
         )
-        # The answer may have been lost: then the mark is there already.
+        # If the answer was lost, the mark is there already.
         if not target.storage.load(section, page.rows, after, expected=mark) and target.storage.move() != after:
-            raise CopyRefused(f"somebody else copies to {target.address}, too", hint="let one of you end")
+            raise CopyRefused(f"another process copies to {target.address} too", hint="let one of them end")
         mark = after
         done = sum(mark.counts.values())
         tell(Progress(done, max(total, done), f"copying {section}"))
@@ -293,7 +290,7 @@ def _copy_all(source: End, target: End, mark: Move, tell: Tell) -> Move:
 
 
 def _about_how_many(storage: Storage) -> int:
-    """Jobs and events, which are nearly all there is."""
+    """Jobs and events, which are nearly all rows."""
     oldest = storage.events(EventFilter(), limit=1)
     newest = storage.events(EventFilter(), limit=1, newest_first=True)
     events = (newest[0].id - oldest[0].id) // storage.event_stride + 1 if oldest and newest else 0
@@ -309,7 +306,7 @@ def _added(numbers: dict[str, int], section: Section, number: int) -> dict[str, 
 
 
 def checksum(rows: list[msgspec.Struct]) -> int:
-    """What rows come to, in whatever order: two storages that answer the same number have the same rows."""
+    """A checksum of rows in any order: two storages with the same number have the same rows."""
     return sum(int.from_bytes(blake2b(_encode(row), digest_size=7).digest(), "big") for row in rows) % _SUM
 
 
@@ -337,16 +334,16 @@ def _verify(source: End, target: End, mark: Move, tell: Tell) -> None:
                 f" {mark.counts.get(section.value, 0):,}, or changed",
                 hint=f"nothing is lost: {_cancel_hint(source.address)}",
             )
-    # Counted from the jobs themselves: the source may count one whose record is broken where it stood before.
+    # Counted from the jobs themselves: the source may count a broken record in its former state.
     if {(one.queue, one.task, one.state.value): one.number for one in target.storage.tallies() if one.number} != places:
-        raise CopyRefused(f"{target.address} counts other jobs than it has", hint=_cancel_hint(source.address))
+        raise CopyRefused(f"the tallies of {target.address} do not match its jobs", hint=_cancel_hint(source.address))
 
 
 def _hand_over(source: End, target: End, filling: Move) -> None:
     mark = source.storage.move()
     if mark is None or mark.copy != filling.copy:
         raise CopyRefused(
-            f"{source.address} was opened again meanwhile, so the copy is of no use", hint="empty the new one"
+            f"{source.address} was opened again meanwhile, so the copy is useless", hint="empty the new one"
         )
     if mark.stage is not Stage.MOVED:
         _set(source, replace(mark, stage=Stage.MOVED), mark)
@@ -355,4 +352,4 @@ def _hand_over(source: End, target: End, filling: Move) -> None:
 
 def _set(end: End, mark: Move | None, expected: Move | None) -> None:
     if not end.storage.set_move(mark, expected=expected) and end.storage.move() != mark:
-        raise CopyRefused(f"somebody else moves {end.address}, too", hint="let one of you end")
+        raise CopyRefused(f"another process moves {end.address} too", hint="let one of them end")

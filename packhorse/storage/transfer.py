@@ -1,8 +1,7 @@
-"""Moving a storage: the mark that a storage bears while it is moved, what its calls answer then, and the parts that are
-copied. Plain data and pure functions; every storage asks here, and `copy_store.py` does the work with them.
+"""Moving a storage: the mark of a storage that is being moved, which calls it allows, and the parts that are copied.
+Plain data and pure functions; every storage asks here, and `copy_store.py` does the work.
 
-The storage that is left bears the stages closing, frozen, moved; the other one bears filling until it is whole.
-"""
+The source has the stages closing, frozen, moved; the target has the stage filling until it is complete."""
 
 from __future__ import annotations
 
@@ -35,23 +34,23 @@ from packhorse.storage.records import (
 class Stage(StrEnum):
     """How far a move is."""
 
-    CLOSING = "closing"  # no job comes in and none is handed out; those that are held may end
-    FROZEN = "frozen"  # nothing changes: it is being copied
-    MOVED = "moved"  # all of it is in the other storage
-    FILLING = "filling"  # this is the other storage, and it is not whole yet
+    CLOSING = "closing"  # no job is enqueued or reserved; held jobs may end
+    FROZEN = "frozen"  # nothing changes; it is being copied
+    MOVED = "moved"  # everything is in the other storage
+    FILLING = "filling"  # this is the other storage, and it is not complete yet
 
 
 class Move(msgspec.Struct, frozen=True):
-    """What a storage knows of its move. The last four are how far the one that is filled has come."""
+    """What a storage knows about its move. The last four fields are the progress of the target."""
 
     copy: str  # the same at both ends
     stage: Stage
-    other: str  # the address of the other end, without its password
+    other: str  # the address of the other storage, without its password
     at: int
     section: str = ""
     cursor: str | None = None
     counts: dict[str, int] = {}  # rows by section
-    sums: dict[str, int] = {}  # and what they come to; see `copy_store.py`
+    sums: dict[str, int] = {}  # and their checksums; see `copy_store.py`
 
 
 def encode(move: Move) -> str:
@@ -62,7 +61,7 @@ def decode(text: str | bytes | None) -> Move | None:
     return None if not text else msgspec.json.decode(text, type=Move)
 
 
-# --- what calls answer meanwhile --------------------------------------------------------------------------------------
+# --- which calls may run ---------------------------------------------------------------------------------------------
 
 _QUIET: dict[str, Any] = {
     "reserve": [],
@@ -74,7 +73,7 @@ _QUIET: dict[str, Any] = {
     "roll_up": None,
     "append_log": Verdict.STALE,
 }
-"""Calls that processes make by themselves, and what they are told: that there is nothing to do."""
+"""Calls that processes make on their own, and their result in a closed storage: there is nothing to do."""
 
 _QUIET_WHEN_CLOSING = frozenset({"reserve", "tick"})
 _REFUSED_WHEN_CLOSING = frozenset({"enqueue"})
@@ -88,7 +87,8 @@ _REFUSED = frozenset(
 
 
 def may_go_on(move: Move | None, call: str) -> bool:
-    """May this call do its work? False: it answers `quiet_answer`. Raises `StorageClosed` for what people ask for."""
+    """Return whether this call may run. False: it returns `quiet_answer`. Raises `StorageClosed` for what people ask
+    for."""
     if move is None:
         return True
     if move.stage is Stage.CLOSING:
@@ -101,12 +101,12 @@ def may_go_on(move: Move | None, call: str) -> bool:
 
 
 def quiet_answer(call: str) -> Any:
-    """What a call that may not go on answers."""
+    """The result of a call that may not run."""
     answer = _QUIET[call]
     return list(answer) if isinstance(answer, list) else answer
 
 
-def outlook_of(
+def poll_result(
     now: int,
     move: Move | None,
     *,
@@ -121,7 +121,7 @@ def outlook_of(
     looked_to: int = 0,
     order: str | None = None,
 ) -> PollResult:
-    """What is told to a foreman. Of what it is time for, only what may be done: whoever waited for the rest would never
+    """The answer to `poll`. What is due but may not be done is left out: a foreman that waited for it would never
     sleep again."""
 
     def until(at: int | None, *, may_be_done: bool) -> int | None:
@@ -150,13 +150,13 @@ def closed(move: Move) -> StorageClosed:
     if move.stage is Stage.FILLING:
         return StorageClosed(
             f"this storage is being filled from {move.other}",
-            hint="wait until `packhorse copy-store` has ended; if it was broken off, the same command goes on:"
-            f" `packhorse copy-store {move.other} TO`, and with `--cancel` instead of TO it gives up",
+            hint="wait until `packhorse copy-store` has ended; if it was interrupted, the same command continues:"
+            f" `packhorse copy-store {move.other} TO`; with `--cancel` instead of TO it gives up",
         )
     return StorageClosed(
         f"this storage is being moved to {move.other}",
-        hint="wait for `packhorse copy-store`, then use the new one; if it was broken off, the same command goes on:"
-        f" `packhorse copy-store FROM {move.other}`, and `packhorse copy-store FROM --cancel` opens this one again",
+        hint="wait for `packhorse copy-store`, then use the new one; if it was interrupted, the same command continues:"
+        f" `packhorse copy-store FROM {move.other}`; `packhorse copy-store FROM --cancel` opens this one again",
     )
 
 
@@ -169,7 +169,7 @@ def problems(move: Move | None) -> list[str]:
 
 
 class Lock(msgspec.Struct, frozen=True):
-    """Who took a unique key last, and how."""
+    """The job that took a unique key last, and how."""
 
     key: str
     job_id: str
@@ -179,7 +179,7 @@ class Lock(msgspec.Struct, frozen=True):
 
 
 class Replaced(msgspec.Struct, frozen=True):
-    """A call that was not stored, because a job of the same key took its arguments."""
+    """A call that was not stored, because a waiting job with the same key took its arguments."""
 
     twin: str
     job_id: str
@@ -187,21 +187,21 @@ class Replaced(msgspec.Struct, frozen=True):
 
 
 class Subscription(msgspec.Struct, frozen=True):
-    """A client that wants a job's outcome."""
+    """A client that wants the outcome of a job."""
 
     job_id: str
     client_id: str
 
 
 class LoggedLine(msgspec.Struct, frozen=True):
-    """A log line, and whose it is."""
+    """A log line and its job."""
 
     job_id: str
     line: LogLine
 
 
 class Measure(msgspec.Struct, frozen=True):
-    """One number behind the charts."""
+    """One number of the charts."""
 
     level: str
     at: int
@@ -212,7 +212,7 @@ class Measure(msgspec.Struct, frozen=True):
 
 
 class Section(StrEnum):
-    """A part of a storage, in the order in which they are copied. Workers are no part: they join the new one."""
+    """A part of a storage, in the order of copying. Workers are no part: they join the new storage."""
 
     TASKS = "tasks"
     QUEUES = "queues"
@@ -244,23 +244,23 @@ ROWS: dict[Section, type[msgspec.Struct]] = {
     Section.SCHEDULES: ScheduleInfo,
     Section.TICKS: Tick,
 }
-"""What the rows of each section are."""
+"""The type of the rows of each section."""
 
 
 class Dumped(msgspec.Struct, frozen=True):
-    """Some rows of a section. `next` continues; None: that was all."""
+    """Some rows of a section. `next` continues; None: these were the last."""
 
     rows: list[Any]
     next: str | None = None
 
 
 def bare(queue: QueueInfo) -> QueueInfo:
-    """What is stored of a queue; the rest follows from its jobs."""
+    """What is stored about a queue; the rest follows from its jobs."""
     return QueueInfo(queue.name, {}, queue.paused_at, queue.paused_by, queue.paused_why, queue.paused_until)
 
 
 def paged(rows: list[tuple[str, Any]], cursor: str | None, limit: int) -> Dumped:
-    """A page of rows that are all at hand, each with its name, by which they are sorted."""
+    """A page of rows that are all in memory, each with a name to sort by."""
     rest = sorted((row for row in rows if cursor is None or row[0] > cursor), key=lambda row: row[0])
     page = rest[:limit]
     return Dumped([row for _, row in page], page[-1][0] if len(rest) > limit else None)

@@ -27,10 +27,10 @@ from packhorse.worker.config import WorkerLimits
 from packhorse.worker.fetcher import Admission
 from packhorse.worker.held_job import unreturned_ids
 from tests.children import PATIENCE, ROOT, until
-from tests.storage.conftest import ADDRESSES, chosen_storages, give_back
+from tests.storage.conftest import ADDRESSES, give_back, storages
 
 
-@pytest.fixture(params=chosen_storages())
+@pytest.fixture(params=storages("memory", "sqlite"))
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     url = ADDRESSES[request.param](tmp_path)
     yield url
@@ -123,6 +123,7 @@ def test_starting_and_stopping_twice_does_nothing(app: Packhorse):
 
 def test_a_pool_runs_as_many_jobs_at_once_as_it_was_told_and_no_more(app: Packhorse):
     running, most, lock = 0, 0, threading.Lock()
+    three = threading.Barrier(3)
 
     @app.task
     def busy() -> None:
@@ -130,7 +131,7 @@ def test_a_pool_runs_as_many_jobs_at_once_as_it_was_told_and_no_more(app: Packho
         with lock:
             running += 1
             most = max(most, running)
-        time.sleep(0.05)
+        three.wait(PATIENCE)
         with lock:
             running -= 1
 

@@ -91,7 +91,7 @@ def test_a_storage_that_cannot_be_had_is_told_of_before_the_checks():
 
     with pytest.raises(BadValue, match=r"mine gives no storage \(ConnectionError: nobody listens"):
         Target("mine", broken).try_out(ManualClock())
-    with pytest.raises(BadValue, match="mine has answered int"):
+    with pytest.raises(BadValue, match="mine returned int"):
         Target("mine", lambda now: 7).try_out(ManualClock())
     with pytest.raises(BadURL):
         target_of("pigeon://{}").try_out(ManualClock())

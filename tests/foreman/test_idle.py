@@ -28,11 +28,10 @@ from packhorse.foreman.processes import WorkerGroup
 from packhorse.foreman.worker_handle import WorkerHandle
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
-from packhorse.storage.mysql import upkeep as mysql_upkeep
 from packhorse.storage.postgres import Postgres
-from packhorse.storage.postgres import upkeep as postgres_upkeep
 from packhorse.storage.records import WorkerInfo
 from packhorse.storage.redis import storage as redis_storage
+from packhorse.storage.sql import server as sql_server
 from packhorse.worker.pace import Pace
 from tests import mysql_server, postgres_server, redis_server
 from tests.storage.conftest import chosen_storages
@@ -80,12 +79,12 @@ class Counted:
         number = 0
         for storage in storages:  # each connection tells what it knows when it is asked to
             assert isinstance(storage, Postgres)
-            with storage._db.lent() as link:
-                if link.connection.info.server_version < 150_000:
+            with storage._db.lent() as connection:
+                if connection.driver.info.server_version < 150_000:
                     pytest.skip("before PostgreSQL 15 nobody can ask for its counts at once")
-                link.rows("SELECT pg_stat_force_next_flush()")
-                link.rows("SELECT pg_stat_clear_snapshot()")
-                number = int(link.rows(count)[0][0])
+                connection.rows("SELECT pg_stat_force_next_flush()")
+                connection.rows("SELECT pg_stat_clear_snapshot()")
+                number = int(connection.rows(count)[0][0])
         return number
 
 
@@ -165,8 +164,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     for module in (heartbeat, poller):
         monkeypatch.setattr(module, "boot_time", lambda: clock() / SECOND)
     monkeypatch.setattr(random, "uniform", lambda least, most: (least + most) / 2)
-    for module in (mysql_upkeep, postgres_upkeep, redis_storage):  # however slow this machine is just now
-        monkeypatch.setattr(module, "_FRESH", math.inf)
+    # However slow this machine is just now.
+    monkeypatch.setattr(sql_server, "FRESH", math.inf)
+    monkeypatch.setattr(redis_storage, "_FRESH", math.inf)
     return clock
 
 

@@ -89,7 +89,7 @@ def test_two_that_copy_at_once_do_not_mix(old: Storage, new: Storage) -> None:
                 copy(old, new)
             return getattr(self._storage, name)
 
-    with pytest.raises(CopyRefused, match="somebody else copies to new, too"):
+    with pytest.raises(CopyRefused, match="another process copies to new"):
         copy(old, Overtaken(new, "load", 3))
 
     assert is_open(new)

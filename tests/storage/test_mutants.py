@@ -18,15 +18,16 @@ from msgspec.structs import replace
 from packhorse.conformance.builders import LEASE
 from packhorse.core import transitions
 from packhorse.core.clock import DAY, SECOND
+from packhorse.core.event import Kind
 from packhorse.core.job import Job
 from packhorse.core.outcome import Failed
 from packhorse.core.transitions import Transition
-from packhorse.storage.sql import finishing, in_and_out, keeper, steering, upkeep
-from packhorse.storage.sql.keeper import Keeper
-from packhorse.storage.sql.working import Hand
-from packhorse.storage.sqlite import working
+from packhorse.storage.sql import held_jobs
+from packhorse.storage.sql import transaction as sql_transaction
+from packhorse.storage.sql.held_jobs import HeldJob
+from packhorse.storage.sqlite import hot_path
 from packhorse.storage.sqlite.statements import SQL
-from packhorse.storage.sqlite.transaction import Transaction
+from packhorse.storage.sqlite.transaction import SQLiteTransaction
 from tests.storage.choices import Ending, Wish
 from tests.storage.conftest import chosen_storages
 from tests.storage.machine import Machine, Move, does
@@ -74,9 +75,22 @@ def in_sql(monkeypatch: pytest.MonkeyPatch, statement: str, piece: str, bug: str
 
 
 def in_changes(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, bug: Callable[..., Any]) -> None:
-    """What one module of the SQLite storage takes from `transitions.py`; the model keeps the right one."""
+    """What one module of the SQL storages takes from `transitions.py`; the model keeps the right one."""
     assert hasattr(transitions, name)
     monkeypatch.setattr(module, "transitions", SimpleNamespace(**{**vars(transitions), name: bug}))
+
+
+def in_saved(monkeypatch: pytest.MonkeyPatch, kind: Kind, bug: Callable[[Job, Job], Job]) -> None:
+    """What the SQLite storage saves of a job after an event of this kind: the result of `bug`, from the job before and
+    after. The engine, which the model shares, stays right."""
+    keep = SQLiteTransaction.keep
+
+    def keep_wrong(tx: SQLiteTransaction, before: Job, change: Transition, ran: int | None = None) -> Job:
+        if any(event.kind is kind for event in change.events):
+            change = change._replace(job=bug(before, change.job))
+        return keep(tx, before, change, ran)
+
+    monkeypatch.setattr(SQLiteTransaction, "keep", keep_wrong)
 
 
 # --- handing jobs over ----------------------------------------------------------------------------------------------
@@ -89,26 +103,22 @@ def the_fence_does_not_rise_when_a_job_is_reserved(monkeypatch: pytest.MonkeyPat
 
 @mutant()
 def the_fence_does_not_rise_when_a_job_is_rescued(monkeypatch: pytest.MonkeyPatch) -> None:
-    def rescued(job: Job, *args: Any, **options: Any) -> Transition:
-        change = transitions.rescued(job, *args, **options)
-        return change._replace(job=replace(change.job, fence=job.fence))
-
-    in_changes(monkeypatch, upkeep, "rescued", rescued)
+    in_saved(monkeypatch, Kind.HALTED, lambda before, after: replace(after, fence=before.fence))
 
 
 @mutant()
 def another_worker_may_finish_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Hand, "is_held_by", lambda hand, token: hand.owner and hand.fence == token.fence)
+    monkeypatch.setattr(HeldJob, "is_held_by", lambda held, token: held.owner and held.fence == token.fence)
 
 
 @mutant()
 def a_late_result_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Hand, "is_held_by", lambda hand, token: hand.owner == token.owner)
+    monkeypatch.setattr(HeldJob, "is_held_by", lambda held, token: held.owner == token.owner)
 
 
 @mutant()
 def a_repeated_result_is_called_stale(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Hand, "was_ended_by", lambda hand, token: False)
+    monkeypatch.setattr(HeldJob, "was_ended_by", lambda held, token: False)
 
 
 @mutant(does("enqueue", wishes=[Wish(expires=SECOND)]), RESERVE)
@@ -146,7 +156,7 @@ def an_abort_is_lost_when_the_attempt_fails(monkeypatch: pytest.MonkeyPatch) -> 
     def settled(job: Job, *args: Any, **options: Any) -> Transition:
         return transitions.settled(replace(job, abort_at=None, abort_reason=None), *args, **options)
 
-    in_changes(monkeypatch, finishing, "settled", settled)
+    in_changes(monkeypatch, held_jobs, "settled", settled)
 
 
 # --- time -----------------------------------------------------------------------------------------------------------
@@ -164,7 +174,7 @@ def a_job_expires_a_microsecond_late(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant(ADD, RESERVE, does("turn", by=LEASE), does("rescue"))
 def a_lease_ends_a_microsecond_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_sql(monkeypatch, "lost_jobs", "beat_at BETWEEN ?", "beat_at BETWEEN 1 + ?")
+    in_sql(monkeypatch, "silent_workers", "beat_at BETWEEN ?", "beat_at BETWEEN 1 + ?")
 
 
 # --- unique keys ----------------------------------------------------------------------------------------------------
@@ -172,12 +182,12 @@ def a_lease_ends_a_microsecond_early(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant()
 def a_unique_key_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Keeper, "_holder", lambda *_: None)
+    monkeypatch.setattr(SQLiteTransaction, "holders", lambda *_: {})
 
 
 @mutant()
 def a_finished_job_keeps_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_changes(monkeypatch, keeper, "holds", lambda *_: True)
+    in_changes(monkeypatch, sql_transaction, "holds", lambda *_: True)
 
 
 # --- what is counted and told -----------------------------------------------------------------------------------------
@@ -185,18 +195,18 @@ def a_finished_job_keeps_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant()
 def a_tally_is_not_moved(monkeypatch: pytest.MonkeyPatch) -> None:
-    move = Transaction.move
+    move = SQLiteTransaction.move
 
-    def lame(tx: Transaction, before: Any, after: Any, number: int = 1) -> None:
+    def lame(tx: SQLiteTransaction, before: Any, after: Any, number: int = 1) -> None:
         if after is None or after[2] != "retrying":
             move(tx, before, after, number)
 
-    monkeypatch.setattr(Transaction, "move", lame)
+    monkeypatch.setattr(SQLiteTransaction, "move", lame)
 
 
 @mutant()
 def an_event_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(working.Working, "_note_started", lambda *_: None)
+    monkeypatch.setattr(hot_path, "_record_start", lambda *_: None)
 
 
 @mutant(ADD, ADD, RESERVE, FAIL, FAIL)
@@ -206,11 +216,7 @@ def failures_are_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant(ADD, RESERVE, FAIL, does("steer", how="retry", picks=[0]))
 def a_retried_job_keeps_its_failures(monkeypatch: pytest.MonkeyPatch) -> None:
-    def retried(job: Job, *args: Any, **options: Any) -> Transition:
-        change = transitions.retried(job, *args, **options)
-        return change._replace(job=replace(change.job, failures=job.failures))
-
-    in_changes(monkeypatch, steering, "retried", retried)
+    in_saved(monkeypatch, Kind.RETRIED, lambda before, after: replace(after, failures=before.failures))
 
 
 @mutant()
@@ -230,16 +236,17 @@ def persistent_jobs_are_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant()
 def a_repeated_id_is_added_again_to_the_charts(monkeypatch: pytest.MonkeyPatch) -> None:
-    enqueue_one = in_and_out.InAndOut._enqueue_one
+    enqueue = hot_path.HotPath.enqueue
 
-    def counted(self: Any, tx: Transaction, new: Any) -> Any:
-        tx.measures[new.queue, new.task, "added"] = tx.measures.get((new.queue, new.task, "added"), 0)
-        answer = enqueue_one(self, tx, new)
-        if not answer.is_new:
-            tx.measures[new.queue, new.task, "added"] += 1
-        return answer
+    def counted(self: Any, tx: SQLiteTransaction, jobs: Any) -> Any:
+        results = enqueue(self, tx, jobs)
+        for new, result in zip(jobs, results, strict=True):
+            if not result.is_new:
+                key = (new.queue, new.task, "added")
+                tx.measures[key] = tx.measures.get(key, 0) + 1
+        return results
 
-    monkeypatch.setattr(in_and_out.InAndOut, "_enqueue_one", counted)
+    monkeypatch.setattr(hot_path.HotPath, "enqueue", counted)
 
 
 # --- bugs that every storage would share, seen by the laws alone ------------------------------------------------------

@@ -116,7 +116,7 @@ def end_as_before(storage: Any, job: Job, now: int) -> None:
     if isinstance(storage, Redis):
         storage._write("finish", lambda tx: tx.jobs([job.id]) and tx.keep(job, Transition(ended, [])))
         return
-    storage._write("finish", lambda tx: storage._keep(tx, job, Transition(ended, [])))
+    storage._write("finish", lambda tx: tx.keep(job, Transition(ended, [])))
 
 
 def test_a_failure_that_another_version_counts_leaves_versions_and_silence_as_they_are(storage: Any) -> None:

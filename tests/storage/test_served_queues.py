@@ -15,7 +15,7 @@ from packhorse.storage.records import WorkerInfo
 from packhorse.worker.config import WorkerConfig
 from packhorse.worker.process import WorkerProcess
 from tests.children import PATIENCE, until
-from tests.storage.conftest import ADDRESSES, chosen_storages, give_back
+from tests.storage.conftest import ADDRESSES, give_back, storages
 
 
 class Crew:
@@ -53,7 +53,7 @@ class Crew:
             thread.join(PATIENCE)
 
 
-@pytest.fixture(params=chosen_storages())
+@pytest.fixture(params=storages("sqlite", "redis"))
 def crew(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Crew]:
     url = ADDRESSES[request.param](tmp_path)
     storage = open_storage(url)
@@ -212,7 +212,7 @@ def test_a_worker_follows_the_order_that_its_foreman_tells(crew: Crew) -> None:
         app.enqueue("note", {"number": number}, queue=queue)
 
     def take() -> list[str]:
-        jobs = worker.loop._reserve(3)
+        jobs = worker.loop.fetcher.reserve(3)
         crew.storage.release([job.token for job in jobs], "for another look")
         return sorted(job.queue for job in jobs)
 

@@ -107,7 +107,7 @@ def test_a_statement_has_all_its_parts_and_is_one(name: str) -> None:
 def test_every_statement_is_used() -> None:
     code = "".join(file.read_text("utf-8") for place in (SQLITE, SHARED) for file in place.glob("*.py"))
 
-    unused = [name for name in SQL if f'SQL["{name}"]' not in code and f'self._sql["{name}"]' not in code]
+    unused = [name for name in SQL if f'SQL["{name}"]' not in code and f'sql["{name}"]' not in code]
     assert unused == []
 
 

@@ -15,13 +15,14 @@ from packhorse.storage.contract import Storage
 from packhorse.storage.records import Count, Filter
 from packhorse.storage.redis import lists as redis_lists
 from packhorse.storage.sql import lists
+from packhorse.storage.sql.storage import SQLStorage
 
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """One call looks at a hundred jobs, instead of the usual thousands."""
     monkeypatch.setattr(lists, "AT_MOST", 100)
-    monkeypatch.setattr(lists, "AT_ONCE", 100)
+    monkeypatch.setattr(lists, "AT_A_TIME", 100)
     monkeypatch.setattr(lists, "_NEAR", 50)
     monkeypatch.setattr(redis_lists, "_AT_MOST", 100)
     monkeypatch.setattr(redis_lists, "_AT_ONCE", 100)
@@ -132,11 +133,11 @@ def test_jobs_that_were_moved_are_found_with_those_of_their_task_in_the_same_que
 def test_a_server_that_takes_long_is_not_asked_for_all_that_one_call_may_look_at(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ):
-    if not isinstance(storage, lists.Lists) or storage._patience == math.inf:
+    if not isinstance(storage, SQLStorage) or storage._lists.patience == math.inf:
         pytest.skip("it looks at so many however long that takes")
     monkeypatch.setattr(lists, "AT_MOST", 300)
     monkeypatch.setattr(lists, "_AT_LEAST", 100)
-    monkeypatch.setattr(type(storage), "_patience", 0.0)
+    storage._lists.patience = 0.0
     storage.enqueue([new_job("oldest"), *new_jobs(250)])
 
     page = storage.find(Filter(text="oldest"))

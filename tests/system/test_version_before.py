@@ -1,5 +1,5 @@
 """A rolling deployment: programs of an earlier version, as it was, at work before, while and after the tables are
-migrated, beside programs of this one. Every job runs once, whoever has brought it and whoever runs it."""
+migrated, beside programs of this one. Every job runs once, whichever version enqueues and runs it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.fixture(params=["postgres", "mysql"])
+@pytest.fixture(params=["postgres", pytest.param("mysql", marks=pytest.mark.long)])
 def url(request: pytest.FixtureRequest) -> str:
     if request.param not in chosen_storages():
         pytest.skip(f"PACKHORSE_TEST_STORAGES does not name {request.param}")

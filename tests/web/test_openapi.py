@@ -37,7 +37,7 @@ front = Front(application_on(open_storage("memory://")))
 schema = schemathesis.openapi.from_asgi("/api/v1/openapi.json", front).exclude(path="/stream")
 
 
-@pytest.fixture(scope="module", params=storages("sqlite", "postgres"))
+@pytest.fixture(scope="module", params=storages("sqlite", "redis"))
 def fuzzed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
     storage = open_storage(ADDRESSES[request.param](tmp_path_factory.mktemp("fuzzed")))
     yield application_on(storage)

@@ -28,7 +28,7 @@ from packhorse.web.security.sessions import LENGTH, Sessions
 from packhorse.web.security.tokens import Tokens, digest, load_tokens
 from tests.children import until
 from tests.cli.yard import FOREMAN, Yard
-from tests.storage.conftest import chosen_storages
+from tests.storage.conftest import storages
 from tests.web.conftest import BASE, MAIL_SECRET, SECRETS, all_tokens, bearer, patient_app
 
 API = "/api/v1"
@@ -512,7 +512,7 @@ def signed_in(web: TestClient) -> str:
     return answer.cookies["packhorse_session"]
 
 
-@pytest.mark.parametrize("yard", chosen_storages(), indirect=True)
+@pytest.mark.parametrize("yard", storages("sqlite", "redis"), indirect=True)
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_session_is_over_on_every_server_when_its_operator_signs_out(yard: Yard, restarts: bool):
     def server() -> TestClient:

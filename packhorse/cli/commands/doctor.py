@@ -1,4 +1,6 @@
-"""Is all as it should be, and what to do if not: `packhorse doctor`; and a report to send to those who can help."""
+"""Is all well? `packhorse doctor` checks everything, `packhorse check` answers probes, `doctor --report` is for a bug
+report. The checks of workers, queues and schedules are those of `monitor/health.py`, as on the web pages.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,6 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator
-from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,26 +20,43 @@ from packhorse.cli.context import CommandContext
 from packhorse.cli.errors import CommandError, ExitCode, masked
 from packhorse.cli.options import command, span_option
 from packhorse.cli.output import escape, paint, say, terminal_size
-from packhorse.cli.snapshot import Snapshot, number_in, take_snapshot
 from packhorse.core import clock
-from packhorse.core.clock import MINUTE, SECOND
+from packhorse.core.clock import HOUR, MINUTE, SECOND
 from packhorse.core.errors import AppNotFound, BadValue, PackhorseError, SettingsError, StorageError
 from packhorse.core.event import Subject
 from packhorse.core.job import HELD, WAITING, Job, State
 from packhorse.core.version import __version__
+from packhorse.monitor import health
 from packhorse.monitor.filters import usable_filters
-from packhorse.monitor.health import Facts, Finding, overdue, probe
-from packhorse.monitor.health import Verdict as Health
-from packhorse.monitor.liveness import IdleReason, idle_foremen, idle_text, is_alive, resume_command
+from packhorse.monitor.health import Facts, Finding, Verdict
 from packhorse.monitor.local_liveness import ForemanStatus, local_foremen
-from packhorse.monitor.schedules import describe_schedule, late_by
-from packhorse.monitor.text import count_text, held_back_text, pause_text, share_text, size_text, span_text
+from packhorse.monitor.schedules import describe_schedule
+from packhorse.monitor.stats import run_stats
+from packhorse.monitor.text import count_text, share_text, size_text, span_text
 from packhorse.storage import BATCH, Storage
 from packhorse.storage.broken_records import is_broken
-from packhorse.storage.records import Filter, WorkerInfo
-from packhorse.storage.transfer import Stage, closed
+from packhorse.storage.records import Filter, Span
+from packhorse.storage.transfer import Stage
 
 _INDENT = 17
+_SLOW_READ, _VERY_SLOW_READ = 20_000, 500_000
+_LITTLE_SPACE, _NO_SPACE = 1 << 30, 100 << 20
+_MAX_CLOCK_DIFFERENCE = 5 * SECOND
+_ABORT_TIME = MINUTE  # a job that was asked to stop should have ended by then
+_HIGH_SHARE = 0.2
+_FEW_RUNS = 10
+_NEWEST = 200  # jobs whose records are checked
+_MAX_HELD = 500
+_MAX_PAGES = 5  # of a queue that counts more held jobs than workers hold
+_STYLES = {Verdict.OK: "green", Verdict.NOTE: "yellow", Verdict.BAD: "red"}
+
+
+class Subjects(NamedTuple):
+    """What the doctor checks; without a storage, only what needs none."""
+
+    context: CommandContext
+    storage: Storage | None = None
+    facts: Facts | None = None
 
 
 @command(
@@ -49,57 +67,65 @@ _INDENT = 17
     "packhorse doctor --json | jq 'select(.verdict == \"bad\")'",
     pages=True,
 )
-@click.option(
-    "--report", is_flag=True, help="Print a report for those who can help, without secrets, data, hosts, people."
-)
+@click.option("--report", is_flag=True, help="Print a bug report without secrets, data, and names of hosts and people.")
 def doctor(context: CommandContext, report: bool) -> int:
-    """Look at everything: settings, app, storage, workers, queues, schedules; tell what is wrong and what to do about
-    it. Ends with 6 if something is. --quiet shows only what is not well. Other than the commands that look, it imports
-    your app."""
-    symptoms, patient = _examined(context)
-    is_bad = any(symptom.verdict is Verdict.WRONG for symptom in symptoms)
+    """Check settings, app, storage, workers, queues and schedules, and say how to fix what is wrong. The exit code is 6
+    if something is. --quiet shows only problems. Unlike other commands that read, it imports your app."""
+    findings, subjects = _examine(context)
     if report:
-        from packhorse.cli.commands.bug_report import report_lines  # slow to load, and seldom needed
+        from packhorse.cli.commands.bug_report import report_lines  # slow to load, and rarely needed
 
-        for line in report_lines(patient, symptoms):
+        for line in report_lines(subjects, findings):
             say(line)
         return ExitCode.OK
-    for symptom in symptoms:
+    for finding in findings:
         if context.as_json:
-            context.print_json(symptom._asdict())
-        elif not (context.quiet and symptom.verdict is Verdict.WELL):
-            _show(symptom)
+            fields = {"name": finding.name, "verdict": finding.verdict, "sentence": finding.sentence}
+            context.print_json({**fields, "fix": finding.fix})
+        elif not (context.quiet and finding.verdict is Verdict.OK):
+            _print_finding(finding)
     if not context.as_json:
-        context.note(paint(_summary(symptoms), "dim", err=True))
-    return ExitCode.UNHEALTHY if is_bad else ExitCode.OK
+        context.note(paint(_summary(findings), "dim", err=True))
+    return ExitCode.OK if all(finding.is_ok for finding in findings) else ExitCode.UNHEALTHY
 
 
-def _examined(context: CommandContext) -> tuple[list[Symptom], Patient]:
-    """What was found; without a storage, what can be found without one."""
-    patient = Patient(context, None, None)
+def _examine(context: CommandContext) -> tuple[list[Finding], Subjects]:
     try:
-        _ = context.settings
+        settings = context.settings
     except SettingsError as error:
-        return [wrong("settings", problem, "packhorse config") for problem in error.problems], patient
-    symptoms = list(examine(patient, HERE))
+        found = [_bad("settings", problem, "packhorse config") for problem in error.problems]
+        return found, Subjects(context)
+    findings = [finding for check in LOCAL_CHECKS for finding in _run(check, context)]
     try:
         storage = context.storage
-        patient = Patient(context, storage, take_snapshot(storage, context.settings))
+        facts = Facts(storage, settings.lease)
+        _ = facts.health, facts.move
     except PackhorseError as error:
         source = f" (from {error.source})" if isinstance(error, CommandError) and error.source else ""
-        symptoms.append(wrong("reach", f"{error.what}{source}", "; ".join((error.hint or "").splitlines()) or None))
-        return symptoms, patient
-    symptoms.append(well("reach", f"{context.settings.shown('url')} answers"))
-    move = patient.snapshot.move
-    checks = OF_STORAGE if move is not None and move.stage is Stage.MOVED else THERE
-    return [*symptoms, *examine(patient, checks)], patient
+        findings.append(_bad("reach", f"{error.what}{source}", "; ".join((error.hint or "").splitlines()) or None))
+        return findings, Subjects(context)
+    findings.append(_ok("reach", f"{settings.shown('url')} answers"))
+    is_moved = facts.move is not None and facts.move.stage is Stage.MOVED
+    for check in STORAGE_CHECKS if is_moved else (*STORAGE_CHECKS, *JOB_CHECKS):
+        findings += _run(check, storage, facts)
+    return findings, Subjects(context, storage, facts)
 
 
-def _show(symptom: Symptom) -> None:
-    word = paint(f"{symptom.verdict:<4}", _STYLES[symptom.verdict])
-    say(f"{word}  {symptom.name:<9}  {_wrapped(symptom.sentence)}")
-    if symptom.fix:
-        say(f"{' ' * _INDENT}{paint('try:', 'dim')} {_wrapped(symptom.fix)}")
+def _run(check: Callable[..., Iterator[Finding]], *subjects: object) -> list[Finding]:
+    """What a check finds. One that fails is a finding too."""
+    found: list[Finding] = []
+    try:
+        found.extend(check(*subjects))
+    except (StorageError, BadValue, OSError) as error:
+        found.append(_bad(check.__name__.strip("_"), f"this check failed: {error}"))
+    return found
+
+
+def _print_finding(finding: Finding) -> None:
+    word = paint(f"{finding.verdict:<4}", _STYLES[finding.verdict])
+    say(f"{word}  {finding.name:<9}  {_wrapped(finding.sentence)}")
+    if finding.fix:
+        say(f"{' ' * _INDENT}{paint('try:', 'dim')} {_wrapped(finding.fix)}")
 
 
 def _wrapped(text: str) -> str:
@@ -111,407 +137,242 @@ def _wrapped(text: str) -> str:
     return f"\n{' ' * _INDENT}".join(textwrap.wrap(safe, room, break_long_words=False, break_on_hyphens=False))
 
 
-def _summary(symptoms: list[Symptom]) -> str:
-    number = {verdict: sum(symptom.verdict is verdict for symptom in symptoms) for verdict in Verdict}
-    if not number[Verdict.WRONG] and not number[Verdict.REMARK]:
-        return f"\nall {len(symptoms)} checks are well"
-    return f"\n{number[Verdict.WELL]} well, {number[Verdict.REMARK]} to note, {number[Verdict.WRONG]} bad"
+def _summary(findings: list[Finding]) -> str:
+    number = Counter(finding.verdict for finding in findings)
+    if not number[Verdict.BAD] and not number[Verdict.NOTE]:
+        return f"\nall {len(findings)} checks are ok"
+    return f"\n{number[Verdict.OK]} ok, {number[Verdict.NOTE]} to note, {number[Verdict.BAD]} bad"
 
 
-_SLOW_READ, _VERY_SLOW_READ = 20_000, 500_000
-_LITTLE_ROOM, _NO_ROOM = 1 << 30, 100 << 20
-_CLOCK_APART = 5 * SECOND
-_LONG_WAIT = 5 * MINUTE
-_STUBBORN = MINUTE  # a job that was asked to stop so long ago does not
-_OFTEN = 0.2
-_FEW_RUNS = 10
-_NEWEST = 200  # jobs whose records are looked at
-_MOST_HELD = 500
-_MOST_PAGES = 5  # of a queue that counts more jobs in work than workers hold
+def _ok(name: str, summary: str) -> Finding:
+    return Finding(name, Verdict.OK, summary)
 
 
-class Verdict(StrEnum):
-    WELL = "ok"
-    REMARK = "note"  # worth knowing; nothing is broken
-    WRONG = "bad"
+def _note(name: str, summary: str, fix: str | None = None) -> Finding:
+    return Finding(name, Verdict.NOTE, summary, fix=fix)
 
 
-_STYLES = {Verdict.WELL: "green", Verdict.REMARK: "yellow", Verdict.WRONG: "red"}
+def _bad(name: str, summary: str, fix: str | None = None) -> Finding:
+    return Finding(name, Verdict.BAD, summary, fix=fix)
 
 
-class Symptom(NamedTuple):
-    """What a check has found."""
-
-    name: str
-    verdict: Verdict
-    sentence: str
-    fix: str | None = None
+# --- checks of this program and this machine --------------------------------------------------------------------------
 
 
-class Patient:
-    """What is examined. `storage` is None when there is none to be examined."""
-
-    def __init__(self, context: CommandContext, storage: Storage | None, snapshot: Snapshot | None) -> None:
-        self.context = context
-        self._storage = storage
-        self._snapshot = snapshot
-
-    @property
-    def is_reached(self) -> bool:
-        """Was there a storage, and did it answer?"""
-        return self._snapshot is not None
-
-    @property
-    def storage(self) -> Storage:
-        assert self._storage is not None
-        return self._storage
-
-    @property
-    def snapshot(self) -> Snapshot:
-        assert self._snapshot is not None
-        return self._snapshot
+def _version(context: CommandContext) -> Iterator[Finding]:
+    yield _ok("version", f"Packhorse {__version__} on Python {platform.python_version()}, {platform.system()}")
 
 
-Check = Callable[[Patient], Iterator[Symptom]]
+def _settings(context: CommandContext) -> Iterator[Finding]:
+    settings = context.settings
+    yield _ok("settings", f"readable; set are: {', '.join(sorted(settings.sources)) or 'none'}")
+    if settings.heartbeat * 3 > settings.lease:
+        spans = f"lease ({settings.shown('lease')}) is less than three heartbeats ({settings.shown('heartbeat')})"
+        yield _note("settings", f"{spans}: two late ones look like a death", "raise lease, or lower heartbeat")
 
 
-def well(name: str, sentence: str) -> Symptom:
-    return Symptom(name, Verdict.WELL, sentence)
-
-
-def remark(name: str, sentence: str, fix: str | None = None) -> Symptom:
-    return Symptom(name, Verdict.REMARK, sentence, fix)
-
-
-def wrong(name: str, sentence: str, fix: str | None = None) -> Symptom:
-    return Symptom(name, Verdict.WRONG, sentence, fix)
-
-
-# --- this program -----------------------------------------------------------------------------------------------------
-
-
-def versions(patient: Patient) -> Iterator[Symptom]:
-    yield well("version", f"Packhorse {__version__} on Python {platform.python_version()}, {platform.system()}")
-
-
-def settings(patient: Patient) -> Iterator[Symptom]:
-    found = patient.context.settings
-    chosen = ", ".join(sorted(found.sources)) or "none"
-    yield well("settings", f"they can be read; set are: {chosen}")
-    if found.heartbeat * 3 > found.lease:
-        told = f"lease ({found.shown('lease')}) is less than three heartbeats ({found.shown('heartbeat')})"
-        yield remark("settings", f"{told}: two late ones look like a death", "raise lease, or lower heartbeat")
-
-
-def filters(patient: Patient) -> Iterator[Symptom]:
-    """Those that have a name; what cannot be used is found by who needs it, in a hurry."""
-    found = usable_filters(patient.context.settings, clock.now())
+def _filters(context: CommandContext) -> Iterator[Finding]:
+    found = usable_filters(context.settings, clock.now())
     for problem in found.bad.values():
-        yield wrong("filters", problem, "mend it there; the web leaves it out, and who names it is told this")
+        yield _bad("filters", problem, "correct it there; until then the web leaves it out")
     if found:
-        yield well("filters", f"{count_text(len(found), 'has', 'have')} a name, and can be used")
+        yield _ok("filters", f"{count_text(len(found), 'named filter')} can be used")
 
 
-def web(patient: Patient) -> Iterator[Symptom]:
-    found = patient.context.settings
-    is_local = found.web_host in ("127.0.0.1", "localhost", "::1")
-    if not is_local and not (found.web_token or found.web_token_file):
-        fix = "set PACKHORSE_WEB_TOKEN, or listen at 127.0.0.1"
-        yield wrong("web", f"web_host is {found.web_host}, and without a token `packhorse web` refuses that", fix)
+def _web(context: CommandContext) -> Iterator[Finding]:
+    settings = context.settings
+    is_local = settings.web_host in ("127.0.0.1", "localhost", "::1")
+    if not is_local and not (settings.web_token or settings.web_token_file):
+        fix = "set PACKHORSE_WEB_TOKEN, or listen on 127.0.0.1"
+        yield _bad("web", f"web_host is {settings.web_host}, and `packhorse web` refuses that without a token", fix)
         return
     from packhorse.web.security.tokens import is_exposed  # few have such a file
 
-    file = Path(found.web_token_file) if found.web_token_file else None
+    file = Path(settings.web_token_file) if settings.web_token_file else None
     if file is not None and not file.is_file():
-        yield wrong("web", f"the token file {file} is not there", "make it, or unset web_token_file")
+        yield _bad("web", f"the token file {file} does not exist", "create it, or unset web_token_file")
     elif file is not None and file.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        yield wrong("web", f"the token file {file} can be written by others", f"chmod 600 {file}")
+        yield _bad("web", f"others can write to the token file {file}", f"chmod 600 {file}")
     elif file is not None and is_exposed(file.stat().st_mode):
-        yield remark("web", f"the token file {file} can be read by others", f"chmod 600 {file}")
+        yield _note("web", f"others can read the token file {file}", f"chmod 600 {file}")
     else:
-        yield well("web", f"it may listen at {found.web_host}:{found.web_port}")
+        yield _ok("web", f"it may listen on {settings.web_host}:{settings.web_port}")
 
 
-def app(patient: Patient) -> Iterator[Symptom]:
+def _app(context: CommandContext) -> Iterator[Finding]:
     try:
-        found = patient.context.app()
+        app = context.app()
     except AppNotFound as error:
-        yield wrong("app", error.what, error.hint)
+        yield _bad("app", error.what, error.hint)
         return
     except PackhorseError as error:
-        yield wrong("app", f"{error.what}: {(error.why or '').partition(chr(10))[0]}", error.hint)
+        yield _bad("app", f"{error.what}: {(error.why or '').partition(chr(10))[0]}", error.hint)
         return
-    if found is None:
-        yield remark("app", "there is none in app.py, jobs.py or tasks.py here; it is needed where jobs are to run")
+    if app is None:
+        yield _note("app", "there is none in app.py, jobs.py or tasks.py here; workers need one")
         return
-    tasks = list(found.registry)
+    tasks = list(app.registry)
     if not tasks:
-        yield remark("app", "the app here has no tasks", "write @app.task above a function")
+        yield _note("app", "the app here has no tasks", "write @app.task above a function")
     else:
-        yield well("app", f"the app here can be imported; it has {count_text(len(tasks), 'task')}")
-    if patient.context.url is None and found.settings.url != patient.context.settings.url:
-        url = found.settings.shown("url")
-        asked = patient.context.settings.shown("url")
-        told = f"the app keeps its jobs in {url}, and commands that look ask {asked}"
-        yield remark("app", told, f"export PACKHORSE_URL={shlex.quote(url)}")
+        yield _ok("app", f"the app here can be imported; it has {count_text(len(tasks), 'task')}")
+    if context.url is None and app.settings.url != context.settings.url:
+        url = app.settings.shown("url")
+        summary = f"the app keeps its jobs in {url}, but commands that read use {context.settings.shown('url')}"
+        yield _note("app", summary, f"export PACKHORSE_URL={shlex.quote(url)}")
 
 
-# --- the storage ------------------------------------------------------------------------------------------------------
+# --- checks of the storage --------------------------------------------------------------------------------------------
 
 
-def tables(patient: Patient) -> Iterator[Symptom]:
-    if pending := patient.storage.pending_migrations():
+def _writing(storage: Storage, facts: Facts) -> Iterator[Finding]:
+    storage.heartbeat({})  # a write that changes nothing
+    moves = list(health.move(facts))
+    for finding in moves:
+        yield finding._replace(name="writing", fix=finding.detail or None, detail="")
+    if not moves:
+        yield _ok("writing", "the storage takes writes")
+
+
+def _tables(storage: Storage, facts: Facts) -> Iterator[Finding]:
+    if pending := storage.pending_migrations():
         missing = count_text(len(pending), "migration is missing", "migrations are missing")
-        yield wrong("tables", f"{missing}, from {pending[0].name} on", "packhorse migrate")
+        yield _bad("tables", f"{missing}, from {pending[0].name} on", "packhorse migrate")
     else:
-        yield well("tables", f"they are up to date (version {patient.snapshot.health.schema})")
+        yield _ok("tables", f"they are up to date (version {facts.health.schema})")
 
 
-def writing(patient: Patient) -> Iterator[Symptom]:
-    patient.storage.heartbeat({})  # a write that changes nothing
-    if patient.snapshot.move is not None:
-        why = closed(patient.snapshot.move)
-        yield wrong("writing", why.what, why.hint)
+def _latency(storage: Storage, facts: Facts) -> Iterator[Finding]:
+    latency = facts.health.latency
+    summary = f"a small read takes {latency / 1_000:.1f} ms"
+    if latency > _VERY_SLOW_READ:
+        yield _bad("latency", summary, "look at the load of the storage, and at the network")
+    elif latency > _SLOW_READ:
+        yield _note("latency", summary, "workers batch their calls, but a storage nearby is better")
     else:
-        yield well("writing", "the storage takes writes")
+        yield _ok("latency", summary)
 
 
-def latency(patient: Patient) -> Iterator[Symptom]:
-    took = patient.snapshot.health.latency
-    sentence = f"a small read takes {took / 1_000:.1f} ms"
-    if took > _VERY_SLOW_READ:
-        yield wrong("latency", sentence, "look at the load of the storage and the network on the way")
-    elif took > _SLOW_READ:
-        yield remark("latency", sentence, "workers batch their calls; still, nearer would be better")
-    else:
-        yield well("latency", sentence)
+def _problems(storage: Storage, facts: Facts) -> Iterator[Finding]:
+    for finding in health.storage(facts):
+        yield finding._replace(fix=None if finding.verdict is Verdict.OK else "packhorse storage")
+    for note in facts.health.notes:
+        summary, _, hint = note.partition(": ")
+        yield _note("storage", summary, hint or "packhorse storage")
 
 
-def storage_problems(patient: Patient) -> Iterator[Symptom]:
-    health = patient.snapshot.health
-    told = closed(patient.snapshot.move).what if patient.snapshot.move else None
-    problems = [problem for problem in health.problems if problem != told]
-    if not problems:
-        yield well("storage", f"{health.kind} {health.version} has nothing to complain about")
-    for problem in problems:
-        yield remark("storage", problem, "packhorse storage")
-    for note in health.notes:
-        told, _, hint = note.partition(": ")
-        yield remark("storage", told, hint or "packhorse storage")
-
-
-def room(patient: Patient) -> Iterator[Symptom]:
-    free = patient.snapshot.health.free
+def _space(storage: Storage, facts: Facts) -> Iterator[Finding]:
+    free = facts.health.free
     if free is None:
         return
-    sentence = f"{size_text(free)} are free"
-    if free < _NO_ROOM:
-        yield wrong("room", sentence, "make room at once: without it no job can be stored")
-    elif free < _LITTLE_ROOM:
-        yield remark("room", sentence, "make room, or keep less: keep_completed, keep_events")
+    summary = f"{size_text(free)} free"
+    if free < _NO_SPACE:
+        yield _bad("room", summary, "free some space now: without it no job can be stored")
+    elif free < _LITTLE_SPACE:
+        yield _note("room", summary, "free some space, or keep less: keep_completed, keep_events")
     else:
-        yield well("room", sentence)
+        yield _ok("room", summary)
 
 
-def clocks(patient: Patient) -> Iterator[Symptom]:
-    apart = abs(patient.storage.now() - clock.now())
-    if apart > _CLOCK_APART:
-        sentence = f"this machine's clock and the storage's are {span_text(apart)} apart"
-        yield remark("clock", f"{sentence}; the storage's counts", "let both ask the same time server")
+def _local_clock(storage: Storage, facts: Facts) -> Iterator[Finding]:
+    difference = abs(storage.now() - clock.now())
+    if difference > _MAX_CLOCK_DIFFERENCE:
+        summary = f"this machine's clock and the storage's differ by {span_text(difference)}; the storage's counts"
+        yield _note("clock", summary, "use the same time server for both")
     else:
-        yield well("clock", "this machine's clock agrees with the storage's")
+        yield _ok("clock", "this machine's clock agrees with the storage's")
 
 
-def permissions(patient: Patient) -> Iterator[Symptom]:
-    path = getattr(patient.storage, "path", None)
+def _permissions(storage: Storage, facts: Facts) -> Iterator[Finding]:
+    path = getattr(storage, "path", None)
     if not isinstance(path, Path):
         return
     if path.stat().st_mode & stat.S_IWOTH:
-        yield wrong("file", f"everybody on this machine may write to {path}", f"chmod o-w {path}")
+        yield _bad("file", f"everyone on this machine may write to {path}", f"chmod o-w {path}")
     else:
-        yield well("file", f"{path.name} belongs to those who may write to it")
+        yield _ok("file", f"only its owner or group may write to {path.name}")
 
 
-# --- workers ----------------------------------------------------------------------------------------------------------
+# --- checks of workers and jobs ---------------------------------------------------------------------------------------
 
 
-def foremen(patient: Patient) -> Iterator[Symptom]:
-    alive, crew = patient.snapshot.alive(Subject.FOREMAN), len(patient.snapshot.alive(Subject.WORKER))
-    if alive:
-        yield well("foreman", f"{len(alive)} alive, with {count_text(crew, 'worker')}")
-    else:
-        yield wrong(
-            "foreman", "none is running: no job runs, and those of dead workers are not taken back", "packhorse work"
-        )
+def _shared(storage: Storage, facts: Facts) -> Iterator[Finding]:
+    """The checks that banners, probes and `status` make too."""
+    checks = [check for check in health.CHECKS if check is not health.storage]
+    return health.findings(facts, checks) if facts.move is None else iter(())
 
 
-def silence(patient: Patient) -> Iterator[Symptom]:
-    snapshot = patient.snapshot
-    silent = [each for each in snapshot.workers if not is_alive(each, snapshot.now, snapshot.lease)]
-    for each in silent[:3]:
-        since = span_text(snapshot.now - each.beat_at)
-        yield wrong("silence", f"{_name(each)} has given no sign of life for {since}", "look on that machine")
-    if len(silent) > 3:
-        yield wrong("silence", f"{count_text(len(silent) - 3, 'more is', 'more are')} silent", "packhorse workers")
-    if not silent and snapshot.workers:
-        yield well("silence", "every process has given a sign of life within its lease")
+def _foremen(storage: Storage, facts: Facts) -> Iterator[Finding]:
+    """What foremen report of themselves."""
+    for foreman in facts.alive(Subject.FOREMAN):
+        name, report = f"the foreman {foreman.host}:{foreman.pid}", foreman.report
+        problem = report.get("problem")
+        if report.get("state") == "unhealthy":
+            yield _bad("crew", f"{name} is unhealthy{f': {problem}' if problem else ''}", "look at its log")
+        elif isinstance(deaths := report.get("deaths"), int) and deaths > 0:
+            died = count_text(deaths, "worker has died", "workers have died")
+            yield _note("crew", f"{died} of {name}{f'; the last: {problem}' if problem else ''}", "packhorse events")
 
 
-def troubles(patient: Patient) -> Iterator[Symptom]:
-    snapshot = patient.snapshot
-    alive, idle = snapshot.alive(Subject.FOREMAN), snapshot.idlers
-    if alive and len(idle) == len(alive) and snapshot.waiting:
-        yield wrong("crew", f"{idle_text(idle)}, and {snapshot.waits}", resume_command(idle) or "packhorse workers")
-        return
-    for foreman in alive:
-        yield from _trouble_of(foreman, snapshot)
-
-
-def _trouble_of(foreman: WorkerInfo, snapshot: Snapshot) -> Iterator[Symptom]:
-    if found := idle_foremen([foreman], snapshot.now, snapshot.lease):
-        judge = wrong if found[0].idle is IdleReason.UNHEALTHY else remark
-        yield judge("crew", idle_text(found), resume_command(found) or "look into its log")
-    elif isinstance(deaths := foreman.report.get("deaths"), int) and deaths > 0:
-        problem = foreman.report.get("problem")
-        last = f"; the last: {problem}" if problem else ""
-        died = count_text(deaths, "worker has died", "workers have died")
-        yield remark("crew", f"of {_name(foreman)}, {died}{last}", "packhorse events")
-
-
-def same_version(patient: Patient) -> Iterator[Symptom]:
-    others = Counter(
-        str(each.info["version"])
-        for each in patient.snapshot.alive(Subject.FOREMAN)
-        if each.info.get("version") not in (None, __version__)
-    )
-    for version, number in others.items():
-        run = count_text(number, "foreman runs", "foremen run")
-        yield remark("versions", f"{run} Packhorse {version}, this is {__version__}", "update them alike")
-
-
-# --- jobs -------------------------------------------------------------------------------------------------------------
-
-
-def served(patient: Patient) -> Iterator[Symptom]:
-    snapshot = patient.snapshot
-    crew = snapshot.alive(Subject.WORKER)
-    strange = _queues_of_unknown_tasks(patient)
-    waiting = [each for each in snapshot.queues if crew and each.name not in strange and number_in(each, WAITING)]
-    alone = [(queue, lack) for queue in waiting if (lack := snapshot.lack(queue.name)) is not None]
-    for queue, lack in alone[:3]:
-        waits = count_text(number_in(queue, WAITING), "job waits", "jobs wait")
-        yield wrong("served", f"{lack.what}; {waits}", lack.hint)
-    if crew and not alone:
-        yield well("served", "every queue in which jobs wait is served")
-
-
-def _unknown_tasks(patient: Patient) -> set[str]:
-    """Tasks that jobs name and no worker has ever announced."""
-    return {task.name for task in patient.storage.tasks() if task.announced_at is None}
-
-
-def _queues_of_unknown_tasks(patient: Patient) -> set[str]:
-    """Queues in which jobs of unknown tasks alone wait: more workers would not help. `known` reports them."""
-    unknown = _unknown_tasks(patient)
-    return {queue for queue, tasks in patient.snapshot.tasks_of.items() if unknown.issuperset(tasks)}
-
-
-def known(patient: Patient) -> Iterator[Symptom]:
-    unknown = _unknown_tasks(patient)
-    if unknown and not patient.snapshot.alive(Subject.FOREMAN):
-        return  # nobody has told yet what they know
+def _known_tasks(storage: Storage, facts: Facts) -> Iterator[Finding]:
+    unknown = {task.name for task in storage.tasks() if task.announced_at is None}
+    if unknown and not facts.alive(Subject.FOREMAN):
+        return  # no worker has announced its tasks yet
     waiting: Counter[str] = Counter()
-    for tally in patient.storage.tallies():
+    for tally in storage.tallies():
         if tally.task in unknown and tally.state in WAITING:
             waiting[tally.task] += tally.number
     for task, number in waiting.most_common(3):
-        yield wrong(
+        yield _bad(
             "known",
             f"no worker knows the task {task}; {number:,} of its jobs {'waits' if number == 1 else 'wait'}",
-            f"is it misspelt? See: packhorse tasks; to get rid of them: packhorse abort --where task:{task}",
+            f"is it misspelt? See packhorse tasks. To remove them: packhorse abort --where task:{task}",
         )
     if not waiting:
-        yield well("known", "every task of which jobs wait is known to a worker")
+        yield _ok("known", "workers know the task of every waiting job")
 
 
-def pauses(patient: Patient) -> Iterator[Symptom]:
-    for queue in patient.snapshot.queues:
-        if queue.is_paused:
-            since = f" for {span_text(patient.snapshot.now - (queue.paused_at or 0))} now"
-            told = f"{queue.name} is paused{pause_text(queue, patient.snapshot.now, since)}"
-            yield remark("paused", told, f"packhorse resume {queue.name}")
+def _overdue(storage: Storage, facts: Facts) -> Iterator[Finding]:
+    yield health.overdue(storage, facts)
 
 
-def waits(patient: Patient) -> Iterator[Symptom]:
-    snapshot = patient.snapshot
-    strange = _queues_of_unknown_tasks(patient) if snapshot.alive(Subject.FOREMAN) else set()
-    lines = [
-        queue
-        for queue in snapshot.queues
-        if queue.oldest_queued_at is not None and not queue.is_paused and queue.name not in strange
-    ]
-    oldest = min(lines, key=lambda queue: queue.oldest_queued_at or 0, default=None)
-    if oldest is None:
-        yield well("waiting", f"no job waits in line{held_back_text(snapshot.queues)}")
-        return
-    waited = snapshot.now - (oldest.oldest_queued_at or 0)
-    sentence = f"the oldest job in line, of {oldest.name}, has waited {span_text(waited)}"
-    sentence += held_back_text(snapshot.queues)
-    if waited > _LONG_WAIT:
-        yield remark(
-            "waiting", sentence, f"packhorse jobs queue:{oldest.name} queued; more workers: packhorse scale +2 --all"
-        )
-    else:
-        yield well("waiting", sentence)
+def _aborts(storage: Storage, facts: Facts) -> Iterator[Finding]:
+    held = storage.find(Filter(states=HELD), limit=BATCH).jobs
+    late = [job for job in held if job.abort_at is not None and facts.now - job.abort_at > _ABORT_TIME]
+    for job in late[:3]:
+        since = span_text(facts.now - (job.abort_at or 0))
+        summary = f"job {job.id} was asked to stop {since} ago and still runs"
+        yield _note("aborts", summary, f"packhorse job {job.id}")
 
 
-def due(patient: Patient) -> Iterator[Symptom]:
-    finding = overdue(patient.storage, Facts(patient.storage, patient.snapshot.lease, max_age=MINUTE))
-    if finding.is_ok:
-        yield well("due", finding.sentence)
-    else:
-        yield wrong("due", finding.sentence, "a foreman does the chores that bring it in line: packhorse work")
-
-
-def stubborn(patient: Patient) -> Iterator[Symptom]:
-    held = patient.storage.find(Filter(states=HELD), limit=200).jobs
-    asked = [job for job in held if job.abort_at is not None and patient.snapshot.now - job.abort_at > _STUBBORN]
-    for job in asked[:3]:
-        since = span_text(patient.snapshot.now - (job.abort_at or 0))
-        yield remark(
-            "aborts", f"job {job.id} was asked to stop {since} ago, and is still held", f"packhorse job {job.id}"
-        )
-
-
-def records(patient: Patient) -> Iterator[Symptom]:
-    """Of the newest jobs, and of those that were put aside: is anything stored that cannot be right?"""
-    find = patient.storage.find
-    seen = [*find(Filter(order="created"), limit=_NEWEST).jobs, *find(Filter(states=frozenset({State.DEAD}))).jobs]
-    broken = sorted({job.id for job in seen if is_broken(job)})
-    unowned = _unowned(patient)
+def _records(storage: Storage, facts: Facts) -> Iterator[Finding]:
+    """Find invalid records among the newest jobs and the dead ones, and held jobs without a worker."""
+    newest = storage.find(Filter(order="created"), limit=_NEWEST).jobs
+    dead = storage.find(Filter(states=frozenset({State.DEAD}))).jobs
+    broken = sorted({job.id for job in (*newest, *dead) if is_broken(job)})
+    unowned = _unowned(storage, facts)
     if broken:
-        said = count_text(len(broken), "job has a record", "jobs have records")
+        number = count_text(len(broken), "job has an invalid record", "jobs have invalid records")
         fix = f"packhorse job {broken[0]}; packhorse delete {broken[0]}"
-        yield wrong("records", f"{said} that cannot be right, such as {broken[0]}", fix)
+        yield _bad("records", f"{number}, such as {broken[0]}", fix)
     for job in unowned[:3]:
-        fix = "a foreman brings it back in line within 15 s: packhorse work"
-        yield wrong("records", f"job {job.id} is {job.state} and nobody holds it", fix)
+        fix = "a foreman queues it again within 15 s: packhorse work"
+        yield _bad("records", f"job {job.id} is {job.state} and no worker holds it", fix)
     if not broken and not unowned:
-        yield well("records", "nothing is stored that cannot be right")
+        yield _ok("records", "the records of jobs are valid")
 
 
-def _unowned(patient: Patient) -> list[Job]:
-    """The jobs that are reserved or running and name no worker. The list of held jobs may not have them: some storages
-    make it of what workers hold. So each queue that counts more than that is looked through, up to a limit."""
-    storage = patient.storage
-    held = storage.find(Filter(states=HELD), limit=_MOST_HELD).jobs
+def _unowned(storage: Storage, facts: Facts) -> list[Job]:
+    """The held jobs that name no worker. Some storages list held jobs by worker, so also search each queue that counts
+    more of them, up to a limit."""
+    held = storage.find(Filter(states=HELD), limit=_MAX_HELD).jobs
     counted = Counter(job.queue for job in held if job.owner)
     found = {job.id: job for job in held if not job.owner}
-    for queue in storage.queues():
+    for queue in facts.queues:
         if sum(queue.counts.get(state, 0) for state in HELD) <= counted[queue.name]:
             continue
         cursor: str | None = None
-        for _ in range(_MOST_PAGES):
+        for _ in range(_MAX_PAGES):
             page = storage.find(Filter(queue=queue.name, order="created"), cursor=cursor, limit=BATCH)
             found.update((job.id, job) for job in page.jobs if job.state in HELD and not job.owner)
             cursor = page.next
@@ -520,72 +381,53 @@ def _unowned(patient: Patient) -> list[Job]:
     return list(found.values())
 
 
-def failing(patient: Patient) -> Iterator[Symptom]:
-    hour = patient.snapshot.last_hour
+def _failures(storage: Storage, facts: Facts) -> Iterator[Finding]:
+    hour = run_stats(point for point in storage.series(Span.TWO_HOURS) if point.at > facts.now - HOUR)
     halts = f", {count_text(hour.halted, 'was', 'were')} halted because a worker died" if hour.halted else ""
-    if hour.runs >= _FEW_RUNS and hour.failed > _OFTEN * hour.runs:
+    if hour.runs >= _FEW_RUNS and hour.failed > _HIGH_SHARE * hour.runs:
         share = share_text(hour.failed, hour.runs)
-        yield remark("failing", f"{share} of the attempts of the last hour failed{halts}", "packhorse failures")
+        yield _note("failing", f"{share} of the attempts of the last hour failed{halts}", "packhorse failures")
+        return
+    summary = f"{hour.failed:,} of {count_text(hour.runs, 'attempt')} of the last hour failed{halts}"
+    if hour.halted >= _FEW_RUNS and hour.halted > _HIGH_SHARE * hour.runs:
+        yield _note("failing", summary, "packhorse events --kind halted")
     else:
-        said = f"{hour.failed:,} of {count_text(hour.runs, 'attempt')} of the last hour failed{halts}"
-        often = hour.halted >= _FEW_RUNS and hour.halted > _OFTEN * hour.runs
-        yield remark("failing", said, "packhorse events --kind halted") if often else well("failing", said)
+        yield _ok("failing", summary)
 
 
-def dead(patient: Patient) -> Iterator[Symptom]:
-    number = sum(number_in(queue, [State.DEAD]) for queue in patient.snapshot.queues)
+def _dead_jobs(storage: Storage, facts: Facts) -> Iterator[Finding]:
+    number = sum(queue.counts.get(State.DEAD, 0) for queue in facts.queues)
     if number:
-        yield remark(
-            "dead",
-            count_text(number, "job is dead", "jobs are dead"),
-            "packhorse failures; packhorse retry --where dead",
-        )
+        summary = count_text(number, "job is dead", "jobs are dead")
+        yield _note("dead", summary, "packhorse failures; packhorse retry --where dead")
     else:
-        yield well("dead", "no job is dead")
+        yield _ok("dead", "no job is dead")
 
 
-def plans(patient: Patient) -> Iterator[Symptom]:
-    snapshot, schedules = patient.snapshot, patient.storage.schedules()
-    odd = 0
-    for schedule in schedules:
-        says, slots = describe_schedule(schedule, snapshot.now, 1)
-        late = late_by(schedule, snapshot.now)
+def _schedules(storage: Storage, facts: Facts) -> Iterator[Finding]:
+    """Schedules that cannot be read, or are paused; late ones are a shared check."""
+    for schedule in facts.schedules:
+        says, slots = describe_schedule(schedule, facts.now, 1)
         if not slots:
-            odd += 1
-            yield wrong("schedules", f"{schedule.name} cannot be read: {says}", "put its cron text right")
+            yield _bad("schedules", f"{schedule.name} cannot be read: {says}", "correct its cron text")
         elif schedule.paused_at is not None:
-            odd += 1
-            yield remark("schedules", f"{schedule.name} is paused", f"packhorse schedule resume {schedule.name}")
-        elif late is not None:
-            odd += 1
-            fix = "packhorse events --kind ticked" if snapshot.alive(Subject.FOREMAN) else "packhorse work"
-            yield remark("schedules", f"{schedule.name} is late by {span_text(late)}", fix)
-    if schedules and not odd:
-        yield well("schedules", count_text(len(schedules), "schedule, in time", "schedules, all in time"))
+            yield _note("schedules", f"{schedule.name} is paused", f"packhorse schedule resume {schedule.name}")
 
 
-def _name(process: WorkerInfo) -> str:
-    return f"the {process.subject} {process.host}:{process.pid}"
+LocalCheck = Callable[[CommandContext], Iterator[Finding]]
+StorageCheck = Callable[[Storage, Facts], Iterator[Finding]]
 
-
-HERE: tuple[Check, ...] = (versions, settings, filters, web, app)
-"""Those that need no storage."""
-OF_STORAGE: tuple[Check, ...] = (writing, tables, latency, storage_problems, room, clocks, permissions)
-"""Those that are about the storage itself: all there is to examine of one that was moved."""
-THERE: tuple[Check, ...] = (
-    *OF_STORAGE,
-    *(foremen, silence, troubles, same_version),
-    *(served, known, pauses, waits, due, stubborn, records, failing, dead, plans),
+LOCAL_CHECKS: tuple[LocalCheck, ...] = (_version, _settings, _filters, _web, _app)
+STORAGE_CHECKS: tuple[StorageCheck, ...] = (
+    *(_writing, _tables, _latency, _problems, _space, _local_clock, _permissions),
+)
+"""The only checks of a storage that was moved."""
+JOB_CHECKS: tuple[StorageCheck, ...] = (
+    *(_shared, _foremen, _known_tasks, _overdue, _aborts, _records, _failures, _dead_jobs, _schedules),
 )
 
 
-def examine(patient: Patient, checks: tuple[Check, ...]) -> Iterator[Symptom]:
-    """Everything that these checks find. One that cannot be made because the storage fails says so."""
-    for check in checks:
-        try:
-            yield from check(patient)
-        except (StorageError, BadValue, OSError) as error:
-            yield wrong(check.__name__, f"it cannot be checked: {error}")
+# --- check ------------------------------------------------------------------------------------------------------------
 
 
 @command(
@@ -596,56 +438,55 @@ def examine(patient: Patient, checks: tuple[Check, ...]) -> Iterator[Symptom]:
     "packhorse check --json | jq .healthy",
 )
 @span_option("--max-age", default="5m", show_default=True, help="How long the oldest waiting job may have waited.")
-@click.option("--local", "is_local", is_flag=True, help="Is the foreman on this machine, or in this container, alive?")
+@click.option(
+    "--local", "is_local", is_flag=True, help="Only: is the foreman on this machine or in this container alive?"
+)
 def check(context: CommandContext, max_age: int, is_local: bool) -> int:
-    """Is all well? Ends with 0 if the storage answers and takes writes, a foreman that takes jobs has given a sign
-    of life within the lease, each queue in which jobs wait is served, and no job has waited for too long; with 6
-    otherwise. --quiet shows only what is wrong.
-    --local asks for the foreman of this user on this machine alone, as a container's health check does: neither the
-    storage nor other machines nor queues are looked at."""
-    findings = list(_look_here() if is_local else _look_at_storage(context, max_age))
+    """Answer probes: is all well? The exit code is 0 if the storage answers and takes writes, a foreman that takes jobs
+    is alive, workers serve each queue in which jobs wait, and no job has waited for too long; else 6. --quiet shows
+    only problems.
+
+    --local checks only the foreman of this user on this machine, for the health check of a container. It reads neither
+    the storage nor queues.
+    """
+    findings = list(_check_local() if is_local else _check_storage(context, max_age))
     is_healthy = all(finding.is_ok for finding in findings)
     if context.as_json:
-        checks = [{"name": finding.name, "ok": finding.is_ok, "sentence": finding.sentence} for finding in findings]
+        checks = [{"name": each.name, "ok": each.is_ok, "sentence": each.sentence} for each in findings]
         context.print_json({"healthy": is_healthy, "checks": checks})
     else:
         for finding in findings:
             if not (finding.is_ok and context.quiet):
-                _show_check(finding)
+                word = paint("ok ", "green") if finding.is_ok else paint("bad", "red")
+                say(f"{word}  {masked(escape(finding.sentence))}")
     return ExitCode.OK if is_healthy else ExitCode.UNHEALTHY
 
 
-def _show_check(finding: Finding) -> None:
-    word = paint("ok ", "green") if finding.is_ok else paint("bad", "red")
-    say(f"{word}  {masked(escape(finding.sentence))}")
-
-
-def _look_here() -> Iterator[Finding]:
-    signs = local_foremen()
-    if not signs:
-        yield Finding("foreman", Health.BAD, "no foreman of this user runs on this machine, or in this container")
-    for sign in signs:
-        name = f"the foreman with process number {sign.pid}"
-        if sign.is_stuck:
-            yield Finding("foreman", Health.BAD, f"{name} has been stuck for {sign.age():.0f} s")
+def _check_local() -> Iterator[Finding]:
+    foremen = local_foremen()
+    if not foremen:
+        yield _bad("foreman", "no foreman of this user runs on this machine or in this container")
+    for status in foremen:
+        name = f"the foreman with process number {status.pid}"
+        if status.is_stuck:
+            yield _bad("foreman", f"{name} has been stuck for {status.age():.0f} s")
         else:
-            yield Finding("foreman", Health.OK, f"{name} is alive; {_storage_words(sign)}")
+            yield Finding("foreman", Verdict.OK, f"{name} is alive", _storage_text(status))
 
 
-def _storage_words(sign: ForemanStatus) -> str:
-    if sign.storage_silent_for is None:
-        return "the storage has taken no heartbeat of it yet, which does not count here"
-    silence = sign.storage_silent_for + sign.age()
-    if silence > sign.limit:
-        return f"the storage has taken no heartbeat of it for {silence:.0f} s, which does not count here"
+def _storage_text(status: ForemanStatus) -> str:
+    if status.storage_silent_for is None:
+        return "the storage has not taken its heartbeat yet, which does not count here"
+    silence = status.storage_silent_for + status.age()
+    if silence > status.limit:
+        return f"the storage has not taken its heartbeat for {silence:.0f} s, which does not count here"
     return f"the storage took its last heartbeat {silence:.0f} s ago"
 
 
-def _look_at_storage(context: CommandContext, max_age: int) -> Iterator[Finding]:
+def _check_storage(context: CommandContext, max_age: int) -> Iterator[Finding]:
     try:
         storage = context.storage
     except CommandError as error:
-        why = f" ({error.why})" if error.why else ""
-        yield Finding("storage", Health.BAD, f"{error.what}{why}")
+        yield Finding("storage", Verdict.BAD, error.what, error.why or "")
         return
-    yield from probe(storage, context.settings.lease, max_age)
+    yield from health.probe(storage, context.settings.lease, max_age)

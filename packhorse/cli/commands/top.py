@@ -16,7 +16,14 @@ from packhorse.cli.commands.failures import SILENCED, all_causes, cause_lines
 from packhorse.cli.commands.job import page_lines
 from packhorse.cli.commands.jobs import job_table
 from packhorse.cli.commands.stats import TASK_COLUMNS, known_tasks, task_cells
-from packhorse.cli.commands.status import QUEUE_COLUMNS, header_lines, queue_cells, status_fields
+from packhorse.cli.commands.status import (
+    QUEUE_COLUMNS,
+    Snapshot,
+    header_lines,
+    queue_cells,
+    status_fields,
+    take_snapshot,
+)
 from packhorse.cli.commands.workers import held_jobs
 from packhorse.cli.context import CommandContext
 from packhorse.cli.options import by_option, command, span_option
@@ -32,7 +39,6 @@ from packhorse.cli.output import (
     unpainted,
 )
 from packhorse.cli.screen import GONE, RESIZED, Screen
-from packhorse.cli.snapshot import Snapshot, take_snapshot
 from packhorse.cli.table import Column, table_lines
 from packhorse.client.app import Packhorse
 from packhorse.core.clock import SECOND

@@ -1,4 +1,4 @@
-"""Lists and counts of jobs, along the indexes that MySQL has. How they are walked is in `sql/lists.py`."""
+"""Lists of jobs along the indexes that MySQL has; see `sql/lists.py`."""
 
 from __future__ import annotations
 
@@ -8,33 +8,29 @@ from typing import Any
 import msgspec
 
 from packhorse.core.job import RETRYING, Job
-from packhorse.storage.mysql.keeper import MySQLKeeper
 from packhorse.storage.queries import BY_DUE_TIME, Order, Place
 from packhorse.storage.records import Filter
 from packhorse.storage.sql import lists
 from packhorse.storage.sql.statements import Dialect
 from packhorse.storage.sql.transaction import SQLConnection
 
-
-class Lists(MySQLKeeper, lists.Lists):
-    _patience = 0.05  # jobs that lie far apart come from the disk, unless the server has much memory
-
-    def _index(self, connection: SQLConnection) -> lists.Index:
-        return _Index(connection, self._dialect, self._sql)
+PATIENCE = 0.05
+"""Seconds for which a list looks for jobs: those that are far apart come from the disk, unless the server has much
+memory."""
 
 
-class _Index(lists.Index):
+class MySQLIndex(lists.Index):
     """Each walk names its index: the server would now and then sort all jobs instead. The numbers of a place are called
     `place`, where there are two, and `number`."""
 
-    ids_at_once = 25_000  # in a tenth of a second, with a part of the processor
+    ids_at_a_time = 25_000  # in a tenth of a second
 
     def __init__(self, connection: SQLConnection, dialect: Dialect, statements: Mapping[str, str]) -> None:
         super().__init__(connection, dialect, statements)
         self._ids = f"{self._jobs} FORCE INDEX (packhorse_job_id)"
 
     def fitting(self, where: Filter, places: list[Place], most: int) -> list[Job]:
-        """The driver takes long for each value of a job, so first it is asked which are wanted."""
+        """The driver takes long for each value of a job, so first ask which are wanted."""
         if where != Filter():
             fits = {row[0] for row in self._ask("seq", where, places)}
             places = [place for place in places if abs(place[-1]) in fits]

@@ -1,33 +1,31 @@
-"""Moving into and out of MySQL. What is common to all databases is in `sql/transfer.py`."""
+"""Moving into and out of MySQL."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from packhorse.storage.mysql.keeper import MySQLKeeper
 from packhorse.storage.sql import transfer
 from packhorse.storage.sql.rows import Row
-from packhorse.storage.sql.transaction import Transaction
 from packhorse.storage.transfer import Move, Section, encode
 
-_AT_ONCE = 250_000
-"""Bytes that are sent in one statement, before they are written down; as in `in_and_out.py`."""
+_BYTES_AT_A_TIME = 250_000
+"""Bytes that are sent in one statement, before they are escaped; as in `transaction.py`."""
 
 
-class Transfers(MySQLKeeper, transfer.Transfers):
-    _counted = "counted"
-    _dumped_only: Mapping[Section, tuple[str, ...]] = {
-        **transfer.Transfers._dumped_only,
-        Section.LOCKS: ("job_id <> ''",),  # a row without a job is there only to be locked
+class MySQLTransfers(transfer.Transfers):
+    counted = "counted"
+    dumped_only: Mapping[Section, tuple[str, ...]] = {
+        **transfer.Transfers.dumped_only,
+        Section.LOCKS: ("job_id <> ''",),  # a row without a job exists only to be locked
     }
 
-    def _stop_others(self, tx: Transaction) -> None:
+    def _stop_others(self, tx: Any) -> None:
         tx.execute(self._sql["stop_writing"])
 
-    def _put_mark(self, tx: Transaction, move: Move | None, expected: Move | None) -> bool:
-        """The row is always there, so that everybody can lock it."""
-        if self._mark_in(tx) != expected:
+    def _put_mark(self, tx: Any, move: Move | None, expected: Move | None) -> bool:
+        """The row is always there, so that every transaction can lock it."""
+        if self.mark_in(tx) != expected:
             return False
         tx.execute(self._sql["put_move"], ("" if move is None else encode(move),))
         tx.wakes = tx.wakes or move is None
@@ -44,7 +42,7 @@ def _portions(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
     start = length = 0
     for place, row in enumerate(rows):
         own = sum(len(value.encode()) for value in row if isinstance(value, str))
-        if length and length + own > _AT_ONCE:
+        if length and length + own > _BYTES_AT_A_TIME:
             yield rows[start:place]
             start, length = place, 0
         length += own

@@ -1,11 +1,11 @@
-"""The server: connections to it with our settings, lent by a pool, and calls on them. Repeats what lost a race with
-others, and tells errors in our own words."""
+"""The server: connections with our settings, lent by a pool, and calls on them. Repeats calls that lost a race with
+others, and translates errors."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,24 +17,26 @@ from packhorse.core import clock
 from packhorse.storage.pool import Pool
 from packhorse.storage.postgres.connection import ADAPTERS, Pg, PooledConnection, PostgresConnection
 from packhorse.storage.postgres.driver_errors import is_lost, may_pass, not_understood, translate, without_password
-from packhorse.storage.postgres.transaction import Transaction
-from packhorse.storage.sql.server import MADE_AGAIN
-from packhorse.storage.sql.statements import Dialect
+from packhorse.storage.postgres.transaction import PostgresTransaction
+from packhorse.storage.sql.server import REPEATED_CALLS, LostRaceError
+from packhorse.storage.sql.transaction import Shared
 
 R = TypeVar("R")
 
 TRIES = 6
-"""How often a call is made that others make fail: deadlocks, locks that are not given."""
+"""How often a call is tried that loses to others: deadlocks, lock timeouts."""
 
-# Whoever has waited for a lock must see what its holder wrote, whatever the server does by default.
-# Plans must not hang on statistics: a table that fills and empties all day has none that are true. With these, every
-# statement of ours walks along the index that was made for it.
+_LOST_RACES = (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable, LostRaceError)
+
+# A transaction that has waited for a lock must see what its holder wrote, whatever the server's default is. Plans must
+# not depend on statistics: those of a table that fills and empties all day are never true. With these settings, every
+# statement uses the index that was made for it.
 _SESSION = {
     "default_transaction_isolation": "read committed",
     "statement_timeout": "30s",
     "lock_timeout": "5s",
     "idle_in_transaction_session_timeout": "60s",
-    "array_nulls": "on",  # else nothing, in a list, would be the word NULL
+    "array_nulls": "on",  # else a null in a list would be the text NULL
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
@@ -42,7 +44,7 @@ _SESSION = {
     "plan_cache_mode": "force_generic_plan",
     "jit": "off",
 }
-# A network that has swallowed a connection is noticed within a minute.
+# So that a connection lost in the network is noticed within a minute.
 _CONNECTION = {
     "application_name": "packhorse",
     "connect_timeout": 10,
@@ -51,7 +53,7 @@ _CONNECTION = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-# What a pooler lends belongs to others in the next moment: all settings are those of a transaction.
+# A pooled session is used by others in the next moment: all settings are for one transaction.
 _POOLED = (
     "BEGIN ISOLATION LEVEL READ COMMITTED",
     "SELECT "
@@ -66,7 +68,7 @@ class Options(NamedTuple):
     """What the URL may choose."""
 
     schema: str = "packhorse"
-    pgbouncer: bool = False  # transactions may land on any connection: nothing of the session can be used
+    pgbouncer: bool = False  # a transaction may run on any connection: no session state can be used
     connections: int = 10
     patience: float = 10.0  # seconds to wait for a connection that the server does not give just now
 
@@ -78,16 +80,16 @@ class Database:
         self,
         address: str,
         options: Options,
-        sql: Mapping[str, str],
-        dialect: Dialect,
+        shared: Shared,
         prepare: Callable[[PostgresConnection], None],
         now: clock.Now | None,
-        after_commit: Callable[[Transaction], None],
+        after_commit: Callable[[PostgresTransaction], None],
     ) -> None:
         self.address = address
         self.options = options
-        self._sql = sql
-        self._dialect = dialect
+        self._shared = shared
+        self._sql = shared.sql
+        self._dialect = shared.dialect
         self._now = now
         self._after_commit = after_commit
         self._begin_words = "; ".join(_POOLED) if options.pgbouncer else "BEGIN"
@@ -104,29 +106,30 @@ class Database:
 
     # --- calls ----------------------------------------------------------------------------------------------------
 
-    def write(self, name: str, work: Callable[[Transaction], R]) -> R:
-        """Do `work` in a transaction, committed when this returns; all of it or nothing."""
+    def write(self, name: str, work: Callable[[PostgresTransaction], R]) -> R:
+        """Run `work` in a transaction, committed when this returns; all of it or nothing."""
 
-        def once(connection: PostgresConnection) -> tuple[R, Transaction]:
-            tx = Transaction(connection, *self._begin(connection))
+        def once(connection: PostgresConnection) -> tuple[R, PostgresTransaction]:
+            tx = PostgresTransaction(connection, self._shared, *self._begin(connection))
             result = work(tx)
             tx.flush()
             connection.begin("COMMIT")
             return result, tx
 
         result, tx = self._repeatedly(name, once)
+        self._shared.names.add(tx.names)
         self._after_commit(tx)
         return result
 
     def _begin(self, connection: PostgresConnection) -> tuple[int, str | None]:
-        """The time, and the mark of a move; whoever puts one there waits until this transaction has ended."""
+        """The time, and the mark of a move. Setting a mark waits until this transaction has ended."""
         ((now, mark),) = connection.begin(
             f"{self._begin_words}; {self._sql['share_writing']}; {self._sql['now_and_move']}"
         )
         return int(now) if self._now is None else self._now(), mark
 
     def run(self, name: str, sql: str, values: Sequence[Any] = ()) -> list[Any]:
-        """One statement that is a whole call."""
+        """Run one statement that is a whole call."""
         return self._repeatedly(name, lambda connection: connection.rows(sql, values))
 
     def read(self, name: str, sql: str, values: Sequence[Any] = ()) -> list[Any]:
@@ -134,7 +137,7 @@ class Database:
         return self.run(name, sql, values)
 
     def read_with(self, name: str, work: Callable[[PostgresConnection], R]) -> R:
-        """Several statements on one connection, each for itself."""
+        """Run several statements on one connection, each in a transaction of its own."""
         return self._repeatedly(name, work)
 
     def _repeatedly(self, name: str, work: Callable[[PostgresConnection], R]) -> R:
@@ -147,13 +150,13 @@ class Database:
                     result = work(connection)
                 self.meter.record(name, began_at - asked_at, time.perf_counter() - began_at)
                 return result
-            except (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable) as error:
+            except _LOST_RACES as error:
                 if not left:
                     raise translate(error, self.address) from error
                 self.meter.busy_retries += 1
                 time.sleep(random.uniform(0.2, 1.0) * 0.05 * (TRIES - left))
             except (psycopg.Error, OverflowError, UnicodeEncodeError) as error:
-                if connection is None or not left or name not in MADE_AGAIN or not is_lost(error):
+                if connection is None or not left or name not in REPEATED_CALLS or not is_lost(error):
                     raise translate(error, self.address) from error
         raise AssertionError("the last try returns or raises")
 
@@ -161,7 +164,7 @@ class Database:
 
     @contextmanager
     def unprepared(self) -> Iterator[PostgresConnection]:
-        """A connection for migrating, whatever the schema is like."""
+        """A connection for migrating, whatever version the schema has."""
         try:
             connection = self.pool.connect_patiently()
             try:
@@ -177,11 +180,11 @@ class Database:
         return PostgresConnection(driver, self._sql, self._dialect)
 
     def connect(self) -> Pg:
-        """A new connection with our settings; what the address says about the connection itself goes before."""
+        """A new connection with our settings. Those in the address take precedence."""
         said = conninfo_to_dict(self.address)
         asked: dict[str, Any] = {name: value for name, value in _CONNECTION.items() if name not in said}
-        # A role, or the environment, may name an encoding that knows fewer signs than jobs have; of a database without
-        # an encoding psycopg would hand out bytes.
+        # A role or the environment may set an encoding that lacks characters; from a database without an encoding
+        # psycopg would return bytes.
         asked |= {"autocommit": True, "context": ADAPTERS, "client_encoding": "UTF8"}
         if self.options.pgbouncer:
             asked["prepare_threshold"] = None
@@ -190,7 +193,7 @@ class Database:
             asked["options"] = " ".join([str(said.get("options", "")), *ours])
         try:
             return psycopg.connect(self.address, **asked)
-        except psycopg.ProgrammingError as error:  # no server was asked yet
+        except psycopg.ProgrammingError as error:  # no server was contacted yet
             raise not_understood(error, self.address) from None
 
 

@@ -1,5 +1,5 @@
-"""Lists of a queue's jobs in PostgreSQL, where those in line and the others are in different indexes: an entry less has
-to be written for a job that is enqueued. The rest is in `sql/lists.py`."""
+"""Lists of jobs in PostgreSQL, where queued jobs and the others are in different indexes, so that enqueueing writes one
+entry less; see `sql/lists.py`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from packhorse.core.job import RANKS
 from packhorse.storage.queries import Place
 from packhorse.storage.sql import lists
-from packhorse.storage.sql.lists import AT_ONCE
-from packhorse.storage.sql.transaction import SQLConnection
+from packhorse.storage.sql.lists import AT_A_TIME
 
-# In one statement, and so of one moment: a job that comes into line or leaves it is neither missed nor seen twice.
-# Here and below, what is before a place is said as a pair: no other index can look for that, or give the order.
+# In one statement, and so of one moment: a job that enters or leaves the queue is neither missed nor seen twice. Here
+# and below, bounds are compared as pairs, so that only the right index can serve.
 _NEWEST_OF_QUEUE = f"""
 SELECT -seq FROM (
     (
@@ -28,15 +27,12 @@ SELECT -seq FROM (
 ) AS found ORDER BY seq DESC LIMIT $3"""
 
 
-class Lists(lists.Lists):
-    _patience = 0.05  # what nobody has looked at for long comes from the disk
-
-    def _index(self, connection: SQLConnection) -> lists.Index:
-        return Index(connection, self._dialect, self._sql)
+PATIENCE = 0.05
+"""Seconds for which a list looks for jobs: those that were not read for long come from the disk."""
 
 
-class Index(lists.Index):
-    ids_at_once = 25_000  # a look at more takes longer than whoever searches has patience for
+class PostgresIndex(lists.Index):
+    ids_at_a_time = 25_000  # more would take longer than a user waits
 
     def _walk_one_line(self, rank: int, queue: str, behind: int, first: int) -> Iterator[Place]:
         sql = f"""
@@ -56,5 +52,5 @@ class Index(lists.Index):
             yield from rows
             if len(rows) < part:
                 return
-            part = min(4 * part, AT_ONCE)
+            part = min(4 * part, AT_A_TIME)
             behind = -rows[-1][0]

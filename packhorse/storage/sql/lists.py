@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import islice
 from typing import Any
@@ -14,13 +14,12 @@ from packhorse.core.job import HELD, RANK_FORCED, RANKS, RETRYING, Job, Reason
 from packhorse.storage import queries
 from packhorse.storage.argument_filter import LONGEST, arguments_match, traces_of
 from packhorse.storage.queries import BY_DUE_TIME, FEW_QUEUES, IN_LINE, LATEST_FINISHED, NEWEST, Narrowed, Order, Place
-from packhorse.storage.records import Count, Filter, Page
-from packhorse.storage.sql.keeper import Keeper
+from packhorse.storage.records import Count, Filter, Page, Tally
 from packhorse.storage.sql.rows import job_of, to_json
 from packhorse.storage.sql.statements import Dialect
-from packhorse.storage.sql.transaction import SQLConnection
+from packhorse.storage.sql.transaction import Database, SQLConnection
 
-AT_ONCE = 500
+AT_A_TIME = 500
 _FEWEST = 5
 AT_MOST = 5_000
 """How many jobs one call looks at before it answers with what it has."""
@@ -39,18 +38,32 @@ HIGHEST = 1 << 62
 _LAST_SIGN = chr(0x10FFFF)
 
 
-class Lists(Keeper):
-    _patience = math.inf
-    """Seconds after which a call answers although it has looked at fewer: on some servers that may take long."""
+class JobLists:
+    """Lists and counts for one storage. `patience` is how many seconds a call may look for jobs: on some servers that
+    takes long."""
 
-    def find(self, where: Filter, *, cursor: str | None = None, limit: int = 50) -> Page:
+    def __init__(
+        self,
+        db: Database,
+        sql: Mapping[str, str],
+        dialect: Dialect,
+        index: type[Index],
+        patience: float = math.inf,
+    ) -> None:
+        self.patience = patience
+        self._db = db
+        self._sql = sql
+        self._dialect = dialect
+        self._index_type = index
+
+    def find(self, where: Filter, cursor: str | None, limit: int) -> Page:
         order = queries.order_for(where)
         after = queries.decode_cursor(cursor, order)
 
         def work(connection: SQLConnection) -> Page:
             found: list[Job] = []
             looked_at = 0
-            ends_at = time.monotonic() + self._patience
+            ends_at = time.monotonic() + self.patience
             index = self._index(connection)
             near, number = index.narrowed(where, order)
             if (few := index.few_that_may_fit(near, order, number)) is not None:
@@ -58,8 +71,8 @@ class Lists(Keeper):
                 found = sorted(index.fitting(near, rest[:limit], limit), key=order.place)
                 return Page(found, queries.encode_cursor(order, rest[limit - 1]) if len(rest) > limit else None)
             walk = index.walk(order, near, after)
-            at_once = min(AT_ONCE, max(limit * 2, 100))
-            while places := list(islice(walk, at_once)):
+            at_a_time = min(AT_A_TIME, max(limit * 2, 100))
+            while places := list(islice(walk, at_a_time)):
                 looked_at += len(places)
                 found += sorted(index.fitting(near, places, limit + 1 - len(found)), key=order.place)
                 if len(found) > limit:
@@ -72,28 +85,29 @@ class Lists(Keeper):
                     number = None
                 if looked_at >= AT_MOST or (looked_at >= _AT_LEAST and time.monotonic() > ends_at):
                     return Page(found, queries.encode_cursor(order, places[-1]))
-                at_once = AT_ONCE  # few fit
+                at_a_time = AT_A_TIME  # few fit
             return Page(found)
 
         return self._db.read_with("find", work)
 
-    def find_by_id(self, part: str, *, cursor: str | None = None, limit: int = 50) -> Page:
+    def ids_with(self, part: str, cursor: str | None, limit: int) -> tuple[list[str], str | None]:
+        """Ids that begin or end with this, and where the next call continues."""
+
         def work(connection: SQLConnection) -> tuple[list[str], str | None]:
             index = self._index(connection)
             beginning = index.ids_that_begin(part, limit) if cursor is None else []
             ending, following = index.ids_that_end(part, cursor, limit)
             return list(dict.fromkeys(beginning + ending)), following
 
-        ids, following = self._db.read_with("find", work)
-        return Page(self.get_many(ids) if ids else [], following)
+        return self._db.read_with("find", work)
 
-    def count(self, where: Filter, *, cap: int = 10_000) -> Count:
+    def count(self, where: Filter, cap: int, tallies: Callable[[], list[Tally]]) -> Count:
         if queries.is_tallied(where):
-            return Count(queries.sum_tallies(where, self.tallies()))
+            return Count(queries.sum_tallies(where, tallies()))
 
         def work(connection: SQLConnection) -> Count:
             number = looked_at = 0
-            ends_at = time.monotonic() + self._patience
+            ends_at = time.monotonic() + self.patience
             index = self._index(connection)
             order = queries.order_for(where) if where.cause is None else NEWEST
             near, tallied = index.narrowed(where, order)
@@ -114,14 +128,14 @@ class Lists(Keeper):
         return self._db.read_with("count", work)
 
     def _index(self, connection: SQLConnection) -> Index:
-        return Index(connection, self._dialect, self._sql)
+        return self._index_type(connection, self._dialect, self._sql)
 
 
 class Index:
     """The indexes over the jobs, as one call walks along them. The seq is each place's last number, negative where the
     order falls."""
 
-    ids_at_once = 100_000
+    ids_at_a_time = 100_000
     """How many ids one call looks at: they lie close together."""
 
     def __init__(self, connection: SQLConnection, dialect: Dialect, statements: Mapping[str, str]) -> None:
@@ -142,7 +156,7 @@ class Index:
         return queries.narrow(where, {queue: int(number) for queue, number in rows})
 
     def few_that_may_fit(self, where: Filter, order: Order, number: int | None) -> list[Place] | None:
-        """All jobs among which those that fit are, if they are few; None: they are many, or nobody knows."""
+        """All jobs among which those that fit are, if they are few; None: they are many, or their number is unknown."""
         if number == 0:
             return []
         named = self.named_so(where)
@@ -185,7 +199,7 @@ class Index:
                 continue
             queues = [where.queue] if where.queue else self._queues_of(rank, where)
             behind = start_seq if rank == start_rank else -1
-            first = max(_FEWEST, AT_ONCE // max(len(queues), 1))
+            first = max(_FEWEST, AT_A_TIME // max(len(queues), 1))
             yield from merge(*(self._walk_one_line(rank, queue, behind, first) for queue in queues))
 
     def _walk_one_line(self, rank: int, queue: str, behind: int, first: int) -> Iterator[Place]:
@@ -272,23 +286,23 @@ class Index:
         return self._rows(sql, (behind,), (value,))
 
     def _newest_of_queues(self, queues: list[str], behind: int) -> Iterator[Place]:
-        first = max(_FEWEST, AT_ONCE // max(len(queues), 1))
+        first = max(_FEWEST, AT_A_TIME // max(len(queues), 1))
         return merge(*(self._newest_of_queue(queue, behind, first) for queue in queues))
 
     def _newest_of_queue(self, queue: str, behind: int, first: int) -> Iterator[Place]:
         sql = f"SELECT -seq FROM {self._jobs} WHERE queue = ? AND seq < ? ORDER BY seq DESC"
         return self._rows(sql, (behind,), (queue,), first)
 
-    def _rows(self, sql: str, behind: Place, values: Sequence[Any] = (), first: int = AT_ONCE) -> Iterator[Place]:
+    def _rows(self, sql: str, behind: Place, values: Sequence[Any] = (), first: int = AT_A_TIME) -> Iterator[Place]:
         """Rows behind a place, in parts: a cursor left open would hold up SQLite's checkpoints, and a server would send
-        everything at once. Of one walk among many little may be wanted, so its `first` part may be small."""
+        everything. Of one walk among many only little may be wanted, so its `first` part may be small."""
         sql = self._dialect.say(f"{sql} LIMIT ?")
         part = first
         while rows := self._part(sql, (*values, *behind, part)):
             yield from rows
             if len(rows) < part:
                 return
-            part = min(4 * part, AT_ONCE)
+            part = min(4 * part, AT_A_TIME)
             behind = tuple(abs(number) for number in rows[-1][-len(behind) :])
 
     def _part(self, sql: str, values: Sequence[Any]) -> list[Place]:
@@ -304,7 +318,7 @@ class Index:
         """They may lie anywhere: a long stretch of the index is read backwards, so the newest of our own ids come
         first. Answers where the next stretch begins, too."""
         before, values = _ids_before(cursor)
-        sql = f"SELECT id FROM {self._ids} WHERE {before} ORDER BY id DESC LIMIT 1 OFFSET {self.ids_at_once - 1}"
+        sql = f"SELECT id FROM {self._ids} WHERE {before} ORDER BY id DESC LIMIT 1 OFFSET {self.ids_at_a_time - 1}"
         edge = self._execute(self._dialect.say(sql), values).fetchone()
         first = edge[0] if edge else ""
         like = f"id LIKE ?{self._dialect.escape}"

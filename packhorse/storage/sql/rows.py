@@ -13,8 +13,8 @@ from msgspec.structs import astuple
 from packhorse.core.errors import BadValue
 from packhorse.core.event import Event, kind_of, subject_of
 from packhorse.core.job import Job, Reason, State
-from packhorse.storage.broken_records import facts_in, mended_job, names_in
-from packhorse.storage.records import WorkerInfo
+from packhorse.storage.broken_records import broken_job, facts_in, names_in
+from packhorse.storage.records import ClientInfo, QueueInfo, ScheduleInfo, WorkerInfo
 
 Row = tuple[Any, ...]
 EventRow = tuple[int, str, str, str | None, str | None, str | None, str, int, str]
@@ -24,6 +24,7 @@ SQLite's driver binds much faster, and the statement turns them into NULL."""
 FIELDS = Job.__struct_fields__
 
 _ARGS = FIELDS.index("args")
+_OPTIONS = ScheduleInfo.__struct_fields__.index("options")
 _STATE = FIELDS.index("state")
 _ABORT_REASON = FIELDS.index("abort_reason")
 _REASON = FIELDS.index("reason")
@@ -43,7 +44,7 @@ def job_of(row: Row) -> Job:
     fields = list(row)
     state = _STATES.get(fields[_STATE])
     if state is None or fields[_ARGS] is None:
-        return mended_job(dict(zip(FIELDS, row, strict=True)))
+        return broken_job(dict(zip(FIELDS, row, strict=True)))
     fields[_STATE] = state
     fields[_PERSISTENT] = bool(fields[_PERSISTENT])
     if fields[_REASON] is not None:
@@ -126,3 +127,43 @@ def worker_of(row: Sequence[Any]) -> WorkerInfo:
         joined_at,
         beat_at,
     )
+
+
+def worker_row(worker: WorkerInfo) -> Row:
+    return (
+        worker.id,
+        worker.subject.value,
+        worker.foreman,
+        worker.host,
+        worker.pid,
+        to_json(worker.queues),
+        worker.concurrency,
+        to_json(worker.info),
+        to_json(worker.report),
+        worker.joined_at,
+        worker.beat_at,
+    )
+
+
+def schedule_of(row: Sequence[Any]) -> ScheduleInfo:
+    fields = list(row)
+    fields[_OPTIONS] = facts_in(fields[_OPTIONS])
+    return ScheduleInfo(*fields)
+
+
+def schedule_row(schedule: ScheduleInfo) -> Row:
+    values = list(astuple(schedule))
+    values[_OPTIONS] = to_json(schedule.options)
+    return tuple(values)
+
+
+def client_of(row: Sequence[Any]) -> ClientInfo:
+    """A row of (id, name, info, joined_at, beat_at), and perhaps the number of its subscriptions."""
+    number, name, info, *rest = row
+    return ClientInfo(number, name, facts_in(info), *rest)
+
+
+def queue_of(row: Sequence[Any]) -> QueueInfo:
+    """A row of (name, paused_at, paused_by, paused_why, paused_until)."""
+    name, *pause = row
+    return QueueInfo(name, {}, *pause)

@@ -7,9 +7,11 @@ order of the `Job` fields.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+from packhorse.core.event import Kind
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -65,3 +67,10 @@ def _files(*names: str) -> list[Path] | list[Traversable]:
 
         directory = resources.files("packhorse.storage").joinpath("sql", *names)
     return sorted((one for one in directory.iterdir() if one.name.endswith(".sql")), key=lambda one: one.name)
+
+
+def kinds_condition(kinds: Iterable[Kind]) -> list[str]:
+    """The condition that an event is of one of several kinds, if any are given. These are our own words, so they are
+    written out."""
+    words = ", ".join(f"'{kind.value}'" for kind in sorted(kinds))
+    return [f"kind IN ({words})"] if words else []

@@ -1,5 +1,4 @@
-"""Moving: the mark, and the rows that go to another storage or come from one. Worded once for every database; each says
-for itself what lies elsewhere or has counters."""
+"""Moving a storage: the mark, and the rows that go to another storage or come from one."""
 
 from __future__ import annotations
 
@@ -7,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from packhorse.storage.broken_records import facts_in
-from packhorse.storage.contract import BATCH
 from packhorse.storage.records import LogLine, QueueInfo, log_kind
-from packhorse.storage.sql.keeper import Keeper, place_of
 from packhorse.storage.sql.rows import FIELDS, Row, event_of, event_row, from_json, job_of, job_row, to_json
-from packhorse.storage.sql.transaction import Transaction
+from packhorse.storage.sql.statements import Dialect
+from packhorse.storage.sql.transaction import Database, SQLConnection, SQLTransaction, place_of
 from packhorse.storage.transfer import (
     ROWS,
     Dumped,
@@ -19,12 +17,13 @@ from packhorse.storage.transfer import (
     Move,
     Section,
     bare,
+    decode,
     encode,
 )
 
 
 class Table(NamedTuple):
-    """Where the rows of a section lie, and in which order they are walked."""
+    """The table of a section, and the order of its pages."""
 
     name: str
     columns: tuple[str, ...]
@@ -38,7 +37,7 @@ _COUNTED = ("level", "at", "queue", "task", "counted")
 
 
 def _fields(section: Section, *counted: str) -> tuple[str, ...]:
-    """The columns of a section's rows; what is `counted` from others has none."""
+    """The columns of a section's rows; `counted` fields have none."""
     return tuple(name for name in ROWS[section].__struct_fields__ if name not in counted)
 
 
@@ -60,30 +59,42 @@ TABLES = {
 _JSON = {"options", "info"}
 
 
-class Transfers(Keeper):
-    _counted = "measure"
+class Transfers:
+    """Moving into and out of one storage. A database overrides what it stores elsewhere, and how it locks."""
+
+    counted = "measure"
     """The table, or the view, of all that is counted."""
-    _dumped_only: Mapping[Section, tuple[str, ...]] = {Section.MEASURES: ("level <> 'tally'",)}
-    """Conditions for the rows that are of any use elsewhere."""
+    dumped_only: Mapping[Section, tuple[str, ...]] = {Section.MEASURES: ("level <> 'tally'",)}
+    """Conditions for the rows that are of use in another storage."""
+
+    def __init__(self, db: Database, sql: Mapping[str, str], dialect: Dialect) -> None:
+        self._db = db
+        self._sql = sql
+        self._dialect = dialect
 
     # --- the mark -------------------------------------------------------------------------------------------------
 
     def move(self) -> Move | None:
-        return self._db.read_with("move", self._mark_in)
+        return self._db.read_with("move", self.mark_in)
 
-    def set_move(self, move: Move | None, *, expected: Move | None) -> bool:
-        def work(tx: Transaction) -> bool:
+    def mark_in(self, connection: SQLConnection) -> Move | None:
+        """The mark of a move, as this connection sees it."""
+        row = connection.execute(self._sql["get_move"]).fetchone()
+        return None if row is None else decode(row[0])
+
+    def set_move(self, move: Move | None, expected: Move | None) -> bool:
+        def work(tx: SQLTransaction) -> bool:
             self._stop_others(tx)
             return self._put_mark(tx, move, expected)
 
         return self._db.write("set_move", work)
 
-    def _stop_others(self, tx: Transaction) -> None:
-        """No other call is under way before this transaction ends. A database with a single writer need not do
-        anything."""
+    def _stop_others(self, tx: Any) -> None:
+        """Wait until no other call runs, and let none begin before this transaction ends. A database with one writer
+        does nothing."""
 
-    def _put_mark(self, tx: Transaction, move: Move | None, expected: Move | None) -> bool:
-        if self._mark_in(tx) != expected:
+    def _put_mark(self, tx: Any, move: Move | None, expected: Move | None) -> bool:
+        if self.mark_in(tx) != expected:
             return False
         key = self._dialect.name("key")
         if expected is not None:
@@ -97,25 +108,25 @@ class Transfers(Keeper):
 
     # --- out ------------------------------------------------------------------------------------------------------
 
-    def dump(self, section: Section, *, cursor: str | None = None, limit: int = BATCH) -> Dumped:
+    def dump(self, section: Section, cursor: str | None, limit: int) -> Dumped:
         table = TABLES[section]
-        behind = [] if cursor is None else from_json(cursor)
-        rows = self._db.read("dump", self._dumping(section, table, bool(behind)), (*behind, limit))
+        after = [] if cursor is None else from_json(cursor)
+        rows = self._db.read("dump", self._page(section, table, bool(after)), (*after, limit))
         width = len(rows[0]) - len(table.order) if rows else 0
         following = to_json(list(rows[-1][width:])) if len(rows) == limit else None
         return Dumped([_out(section, row[:width]) for row in rows], following)
 
-    def _dumping(self, section: Section, table: Table, is_behind: bool) -> str:
-        """The statement that reads a page; behind the columns stand those that the next one begins behind."""
+    def _page(self, section: Section, table: Table, is_later: bool) -> str:
+        """The statement that reads a page. The last columns of a row are the cursor of the next page."""
         name = self._dialect.name
         order = ", ".join(map(name, table.order))
         columns = self._dialect.job if section is Section.JOBS else ", ".join(map(name, table.columns))
-        source, where, group = table.name, list(self._dumped_only.get(section, ())), ""
+        source, where, group = table.name, list(self.dumped_only.get(section, ())), ""
         if section is Section.MEASURES:
-            source = self._counted
+            source = self.counted
             columns = f"{order}, sum(amount)"
             group = f" GROUP BY {order}"
-        if is_behind:
+        if is_later:
             where.append(f"({order}) > ({', '.join('?' * len(table.order))})")
         condition = f" WHERE {' AND '.join(where)}" if where else ""
         return self._dialect.say(
@@ -124,8 +135,8 @@ class Transfers(Keeper):
 
     # --- in -------------------------------------------------------------------------------------------------------
 
-    def load(self, section: Section, rows: Sequence[Any], move: Move, *, expected: Move) -> bool:
-        def work(tx: Transaction) -> bool:
+    def load(self, section: Section, rows: Sequence[Any], move: Move, expected: Move) -> bool:
+        def work(tx: SQLTransaction) -> bool:
             if not self._put_mark(tx, move, expected):
                 return False
             if rows:
@@ -148,7 +159,7 @@ class Transfers(Keeper):
 
 
 def _out(section: Section, row: Row) -> Any:
-    """What a row of a table stands for."""
+    """The record in a row of a table."""
     kind: Any = ROWS[section]
     if section is Section.JOBS:
         return job_of(row)
@@ -168,7 +179,7 @@ def _out(section: Section, row: Row) -> Any:
 
 
 def _in(section: Section, row: Any) -> Row:
-    """The values of a table's row."""
+    """The row of a record."""
     if section is Section.JOBS:
         return job_row(row)
     if section is Section.EVENTS:

@@ -1,39 +1,51 @@
-"""The SQLite storage, put together: one file, its connections, its bell, and the groups of operations."""
+"""The SQLite storage: one file, its connections, its notifier, and what it does in its own way."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 from packhorse.core import clock
 from packhorse.core.errors import BadURL, BadValue, did_you_mean
+from packhorse.core.event import Event
 from packhorse.core.fair_share import FairShare
+from packhorse.core.job import Job, NewJob, Token
+from packhorse.core.outcome import Outcome, Verdict
+from packhorse.storage.after_commit import when_committed
 from packhorse.storage.contract import OTHER_QUEUES
-from packhorse.storage.records import Health, Migration, OperationSums
-from packhorse.storage.sql.lists import Lists
-from packhorse.storage.sql.schedules import Schedules
-from packhorse.storage.sql.steering import Steering
-from packhorse.storage.sql.workers import Workers
+from packhorse.storage.records import Enqueued, EventFilter, Health, Migration, OperationSums, PollResult
+from packhorse.storage.sql.lists import Index, JobLists
+from packhorse.storage.sql.storage import SQLStorage
+from packhorse.storage.sql.transaction import Shared
 from packhorse.storage.sqlite import filesystem, schema
 from packhorse.storage.sqlite.database import Database, Options
-from packhorse.storage.sqlite.in_and_out import InAndOut
+from packhorse.storage.sqlite.events import read_events
+from packhorse.storage.sqlite.external_connection import joined, own_connection
+from packhorse.storage.sqlite.hot_path import HotPath
 from packhorse.storage.sqlite.notifier import Notifier
-from packhorse.storage.sqlite.records import Records
-from packhorse.storage.sqlite.statements import SQL
-from packhorse.storage.sqlite.transfer import Transfers
-from packhorse.storage.sqlite.upkeep import Upkeep
-from packhorse.storage.sqlite.working import Working
-from packhorse.storage.transfer import problems
+from packhorse.storage.sqlite.statements import DIALECT, SQL
+from packhorse.storage.sqlite.transaction import SQLiteTransaction
+from packhorse.storage.sqlite.transfer import SQLiteTransfers
+from packhorse.storage.transfer import may_go_on, problems
+
+R = TypeVar("R")
 
 _LARGE_WAL = 256 * 1024 * 1024
 _LITTLE_ROOM = 64 * 1024 * 1024
 
 
-class SQLite(Working, InAndOut, Upkeep, Records, Lists, Steering, Schedules, Workers, Transfers):
+_LOOK_THEMSELVES = frozenset({"enqueue", "reserve", "start", "finish", "finish_and_reserve"})
+"""Hot operations that need no statement to see whether the storage is being moved. Enqueue and reserve read the mark in
+one that they need anyway; the others change only held jobs, of which a storage that is copied has none."""
+
+
+class SQLite(SQLStorage):
     """Jobs in a SQLite file. Open it with `open_storage("sqlite:///jobs.db")` or `SQLite("jobs.db")`.
 
     Several processes and threads of one machine may share the file. The clock is the machine's.
@@ -44,20 +56,22 @@ class SQLite(Working, InAndOut, Upkeep, Records, Lists, Steering, Schedules, Wor
     ) -> None:
         self._now = now or clock.now
         self.path = Path(path).absolute()
-        self._turns = FairShare()
-        self._known = {}
-        self._last_lines = {}
-        self._dealt = {}
+        self._sql, self._dialect = SQL, DIALECT
+        self._shared = Shared(SQL, DIALECT)
+        self._fair_share = FairShare()
         self._only_looks = False
         self._notifier = Notifier(self.path, lambda: self._db.version())
-        self._db = Database(
+        self._db: Database = Database(
             self.path,
             options or Options(),
+            self._shared,
             prepare=self._prepare,
             after_commit=self._notifier.notify,
             now=self._now,
-            forget=self._known.clear,
         )
+        self._lists = JobLists(self._db, SQL, DIALECT, Index)
+        self._transfers = SQLiteTransfers(self._db)
+        self._hot_path = HotPath(self._write, self._notifier, self._shared.names, self._fair_share)
 
     @classmethod
     def from_url(cls, url: str, *, now: clock.Now | None = None) -> SQLite:
@@ -84,7 +98,7 @@ class SQLite(Working, InAndOut, Upkeep, Records, Lists, Steering, Schedules, Wor
         return self._now()
 
     def close(self) -> None:
-        self._known.clear()
+        self._shared.names.clear()
         self._db.close()
 
     # --- migrations -----------------------------------------------------------------------------------------------
@@ -105,10 +119,79 @@ class SQLite(Working, InAndOut, Upkeep, Records, Lists, Steering, Schedules, Wor
             self._only_looks = only_looked
         return pending
 
+    def _write(self, name: str, work: Callable[[Any], R]) -> R:
+        return self._db.write(name, work) if name in _LOOK_THEMSELVES else super()._write(name, work)
+
+    # --- the hot path: `hot_path.py` -------------------------------------------------------------------------------
+
+    def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        return self._write("enqueue", lambda tx: self._hot_path.enqueue(tx, jobs)) if jobs else []
+
+    def reserve(self, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:
+        return self._hot_path.reserve(owner, queues, limit)
+
+    def start(self, tokens: Sequence[Token], agos: Sequence[int] = ()) -> list[Verdict]:
+        return self._hot_path.start(tokens, agos)
+
+    def finish(self, outcomes: Sequence[Outcome]) -> list[Verdict]:
+        return self._hot_path.finish(outcomes)
+
+    def finish_and_reserve(
+        self, outcomes: Sequence[Outcome], owner: str, queues: Mapping[str, int], limit: int
+    ) -> tuple[list[Verdict], list[Job]]:
+        return self._hot_path.finish_and_reserve(outcomes, owner, queues, limit)
+
+    # --- a caller's transaction ---------------------------------------------------------------------------------------
+
+    def enqueue_within(self, connection: object, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        if not jobs:
+            return []
+        if self._db.is_open:
+            self._db.ensure_prepared()  # the file may have been replaced
+        with joined(connection, self._db.path, self._db.ensure_prepared) as cursor:
+            if not self._db.is_open:
+                # The caller's transaction holds the file: opening it, or creating its tables, would wait for the
+                # caller's commit, which waits for us.
+                schema.prepare_within(cursor, self._db.path)
+            tx = SQLiteTransaction(cursor, self._shared, self.now())
+            may_go_on(self._read_mark(tx), "enqueue")
+            enqueued = self._hot_path.enqueue(tx, jobs)
+            tx.flush()
+        with suppress(BadValue):  # not every connection reports its commit
+            when_committed(connection, self._notifier.notify)
+        return enqueued
+
+    def can_be_read_beside(self, connection: object) -> bool:
+        own = own_connection(connection)
+        try:
+            return self._db.is_open or not own.in_transaction or schema.is_ready(own)
+        except sqlite3.Error:  # `enqueue_within` reports it
+            return True
+
+    def get_many(self, job_ids: Sequence[str]) -> list[Job]:
+        if not self._db.is_open and self._has_no_tables():
+            # Creating them waits for the write lock. The caller's own open transaction may hold it, with the tables and
+            # the first jobs in it, and could never commit while we wait.
+            return []
+        return super().get_many(job_ids)
+
+    def _has_no_tables(self) -> bool:
+        self._db.refuse_mismatch()
+        return schema.has_none(self._db.path)
+
+    # --- events ---------------------------------------------------------------------------------------------------
+
+    def events(self, where: EventFilter, *, limit: int = 100, newest_first: bool = False) -> list[Event]:
+        return read_events(self._db, where, limit, newest_first=newest_first)
+
+    def poll(self, foreman: str, owners: Sequence[str], *, after: int = 0) -> PollResult:
+        self._db.checkpoint()  # here, because only foremen call this, every second, and no job waits for it
+        return super().poll(foreman, owners, after=after)
+
     # --- wake-up --------------------------------------------------------------------------------------------------
 
     def wait(self, timeout: float, queues: Sequence[str] = ()) -> bool:
-        # A ring wakes whoever sleeps, and is passed on: nobody need say that other queues concern him too.
+        # A notification wakes any waiter and is passed on, so nothing is needed for other queues.
         return self._notifier.wait(timeout, [queue for queue in queues if queue != OTHER_QUEUES])
 
     def interrupt(self) -> None:

@@ -391,7 +391,7 @@ def test_next_goes_by_the_order_that_the_storage_has(packhorse: Call, yard: Yard
 @pytest.fixture
 def haystack(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> Yard:
     """A needle below a hundred others, of which one call looks at twenty; and nobody has patience for a second call."""
-    monkeypatch.setattr(lists, "AT_ONCE", 20)
+    monkeypatch.setattr(lists, "AT_A_TIME", 20)
     monkeypatch.setattr(lists, "AT_MOST", 20)
     monkeypatch.setattr(jobs, "_TIMEOUT", 0.0)
     yard.add("rare", {"path": "needle"}, queue="shared")

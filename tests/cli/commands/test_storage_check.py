@@ -124,7 +124,7 @@ def test_a_storage_that_is_not_empty_is_refused(packhorse: Call, here: Path, mon
     assert "shop_storage:address is not empty: it has 1 job, 1 queue, 1 task and events; nothing was changed" in (
         result.stderr
     )
-    assert "every check wants a new and empty storage" in result.stderr
+    assert "every check needs a new and empty storage" in result.stderr
     assert [job.id for job in storage.find(Filter()).jobs] == ["mine"]
     storage.close()
 

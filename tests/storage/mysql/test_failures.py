@@ -15,7 +15,7 @@ from packhorse.core.job import COMPLETED, UNFINISHED
 from packhorse.core.outcome import Completed
 from packhorse.storage.mysql import MySQL
 from packhorse.storage.mysql import database as database_module
-from packhorse.storage.mysql.transaction import Transaction
+from packhorse.storage.mysql.transaction import MySQLTransaction
 from packhorse.storage.records import EventFilter, Filter
 from tests.children import PATIENCE, until
 from tests.mysql_server import MySQLServer, numbers_to, shared_mysql
@@ -77,7 +77,7 @@ def test_a_race_that_was_lost_is_run_again_as_a_whole(storage: MySQL, code: int)
     add(storage)
     lost: list[int] = []
 
-    def work(tx: Transaction) -> int:
+    def work(tx: MySQLTransaction) -> int:
         found = tx.execute("SELECT count(*) FROM packhorse_queue").fetchone()
         tx.execute(storage._sql["know_queue"], ("post",))
         if len(lost) < 2:
@@ -121,6 +121,7 @@ PASSING = int(os.environ.get("PACKHORSE_SCALE", "20000"))
 
 
 @pytest.mark.timeout(max(300, PASSING // 200))
+@pytest.mark.long
 def test_a_long_transaction_elsewhere_does_not_bring_work_to_a_stand(storage: MySQL, bystander: Bystander) -> None:
     """Nothing can be cleaned up behind it; still a batch at the end may not be much slower than one at the start."""
     bystander.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")

@@ -22,8 +22,8 @@ from packhorse.core.job import COMPLETED, DEAD, HELD, QUEUED, RETRYING, SCHEDULE
 from packhorse.core.outcome import Completed
 from packhorse.storage.mysql import MySQL
 from packhorse.storage.mysql.connection import MySQLConnection
+from packhorse.storage.mysql.hot_path import _stretch
 from packhorse.storage.mysql.literals import rendered
-from packhorse.storage.mysql.working import _stretch
 from packhorse.storage.records import EventFilter, Filter, LogLine, Retention, Span, TaskInfo
 from packhorse.storage.sql.server import FOLD_AFTER
 from tests.mysql_server import new_database_url, numbers_to, shared_mysql
@@ -116,7 +116,7 @@ def test_reserving_and_completing_by_memory_or_by_what_is_stored(crowded: MySQL)
     outcomes = [Completed(job.token) for job in jobs]
     assert touched_by_call(crowded, lambda: crowded.finish(outcomes)) <= 250
     others = crowded.reserve("ann", {"mail": 1}, 100)
-    crowded._dealt.clear()
+    crowded._hot_path._reserved.clear()
 
     assert touched_by_call(crowded, lambda: crowded.finish([Completed(job.token) for job in others])) <= 450
 
@@ -154,8 +154,9 @@ def test_enqueueing(crowded: MySQL) -> None:
         ("due_jobs", (5_000_000_000_000_000, 100)),
         ("expired_jobs", (3_900_000_000_000_000, 100)),
         ("next_due", (3_900_000_000_000_000,)),
-        ("lost_jobs", (0, 0, 0, 100)),
-        ("jobs_of_owner", ("ann", 100)),
+        ("silent_workers", (0, 0, 0)),
+        ("unknown_owners", ()),
+        ("held_jobs", ('["ann"]', 100)),
         ("has_work", ('["mail", "print"]',)),
         ("has_work", ('["empty"]',)),
         ("first_in_line", ('["mail", "print"]',)),

@@ -14,7 +14,7 @@ from packhorse.storage.sql.scan_cursor import ScanCursor
 def slow(storage: MySQL, monkeypatch: pytest.MonkeyPatch) -> MySQL:
     """A storage to which every scan is slow."""
     monkeypatch.setattr(scan_cursor, "_RESCAN_AFTER", 1e9)
-    storage._cursor = ScanCursor(0.0, skips_ranks=True)
+    storage._hot_path.cursor = ScanCursor(0.0, skips_ranks=True)
     join(storage)
     return storage
 
@@ -23,7 +23,7 @@ def slow(storage: MySQL, monkeypatch: pytest.MonkeyPatch) -> MySQL:
 def test_jobs_are_taken_in_their_order_all_the_same(slow: MySQL, queues: dict[str, int]) -> None:
     slow.enqueue(new_jobs(30))
     first = slow.reserve("ann", queues, 10)
-    assert slow._cursor.ranges("mail") == [(12, 12, first[-1].seq)]
+    assert slow._hot_path.cursor.ranges("mail") == [(12, 12, first[-1].seq)]
 
     urgent = slow.enqueue(new_jobs(3, priority=10))
     taken = [ids(slow.reserve("ann", queues, limit)) for limit in (5, 8, 40)]

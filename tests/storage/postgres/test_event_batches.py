@@ -176,7 +176,7 @@ def test_two_who_prune_at_once_do_not_cut_the_same_pack(
     pruned: list[Any] = []
 
     def first(tx: Any) -> tuple[int, bool]:
-        done = storage._drop_events(tx, told[-1].at, 9)
+        done = tx._drop_events(told[-1].at, 9)
         first_has_cut.set()
         assert second_waits.wait(PATIENCE)
         return done
@@ -286,7 +286,7 @@ def test_the_events_of_a_job_are_found_without_a_look_at_other_packs(storage: Po
         job_id = f"{1500 * 60000 >> 16:08x}-{1500 * 60000 & 0xFFFF:04x}-7000-8000-000000000002"
         (found,) = storage.events(EventFilter(job_id=job_id))
         assert found.job_id == job_id
-        query, _, values = storage._rows_with(EventFilter(job_id=job_id), "true")
+        query, _, values = storage._events.rows_with(EventFilter(job_id=job_id), "true")
         with storage._db.lent() as connection:
             ((plan,),) = connection.rows(f"EXPLAIN (ANALYZE, FORMAT JSON) {storage._dialect.say(query)}", values)
 

@@ -17,7 +17,7 @@ from packhorse.core.job import COMPLETED, UNFINISHED
 from packhorse.core.outcome import Completed
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.postgres import database as database_module
-from packhorse.storage.postgres.transaction import Transaction
+from packhorse.storage.postgres.transaction import PostgresTransaction
 from packhorse.storage.records import Filter
 from tests.children import PATIENCE, until
 from tests.cpu_time import cpu_time
@@ -63,7 +63,7 @@ def test_a_race_that_was_lost_is_run_again_as_a_whole(storage: Postgres, error: 
     add(storage)
     lost: list[int] = []
 
-    def work(tx: Transaction) -> int:
+    def work(tx: PostgresTransaction) -> int:
         found = tx.execute(f"SELECT count(*) FROM {storage.options.schema}.packhorse_queue").fetchone()
         tx.execute(storage._sql["know_queue"], ("post",))
         if len(lost) < 2:

@@ -255,11 +255,11 @@ def test_a_worker_that_sleeps_on_without_a_notification_looks_every_other_time(
         return looks(storage) > before
 
     assert all(nap() for _ in range(notifier._TIMEOUTS))  # the row may have come too late for somebody
-    looked_at, due_in = storage._in_vain or (0.0, None)
-    storage._in_vain = (looked_at + PATIENCE, due_in)  # as if it had been just now, on however slow a machine
+    looked_at, due_in = storage._hot_path.found_nothing or (0.0, None)
+    storage._hot_path.found_nothing = (looked_at + PATIENCE, due_in)  # on however slow a machine
     assert not nap()
     assert storage.next_due() is None
-    storage._in_vain = (looked_at - PATIENCE, due_in)
+    storage._hot_path.found_nothing = (looked_at - PATIENCE, due_in)
     assert nap()
 
 
@@ -271,9 +271,9 @@ def test_a_worker_that_sleeps_on_looks_when_a_job_is_due_or_was_brought(
     assert storage.reserve("ann", {"mail": 1}, 10) == []
     for _ in range(notifier._TIMEOUTS + 1):
         assert storage.wait_and_reserve("ann", {"mail": 1}, 10, 0.01) == []
-    looked_at, _ = storage._in_vain or (0.0, None)
+    looked_at, _ = storage._hot_path.found_nothing or (0.0, None)
 
-    storage._in_vain = (looked_at + PATIENCE, round(-2 * PATIENCE * SECOND))
+    storage._hot_path.found_nothing = (looked_at + PATIENCE, round(-2 * PATIENCE * SECOND))
     before = looks(storage)
     assert storage.wait_and_reserve("ann", {"mail": 1}, 10, 0.01) == []
     assert looks(storage) > before

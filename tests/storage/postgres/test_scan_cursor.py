@@ -33,7 +33,7 @@ def neighbour(url: str) -> Iterator[Postgres]:
 
 
 def test_a_job_that_comes_back_into_line_by_this_process_is_seen_at_once(storage: Postgres) -> None:
-    storage._cursor = ScanCursor(0, now=Clock())
+    storage._hot_path.cursor = ScanCursor(0, now=Clock())
     join(storage)
     storage.enqueue(new_jobs(10))
     first, *_ = storage.reserve("ann", {"mail": 1}, 5)
@@ -47,7 +47,7 @@ def test_a_job_that_comes_back_into_line_elsewhere_is_seen_when_the_whole_line_i
     storage: Postgres, neighbour: Postgres
 ) -> None:
     clock = Clock()
-    storage._cursor = ScanCursor(0, now=clock)
+    storage._hot_path.cursor = ScanCursor(0, now=clock)
     join(storage)
     for queues in ({"mail": 1}, {"mail": 1, "print": 1}):
         for queue in queues:
@@ -64,7 +64,7 @@ def test_a_job_that_comes_back_into_line_elsewhere_is_seen_when_the_whole_line_i
 def test_jobs_that_a_pause_has_kept_in_line_are_seen_at_once_when_it_is_over(
     storage: Postgres, neighbour: Postgres
 ) -> None:
-    storage._cursor = ScanCursor(0, now=Clock())
+    storage._hot_path.cursor = ScanCursor(0, now=Clock())
     join(storage)
     urgent, usual = new_jobs(1, queue="print", priority=10), new_jobs(2, queue="print")
     storage.enqueue([*urgent, *usual])
@@ -77,13 +77,13 @@ def test_jobs_that_a_pause_has_kept_in_line_are_seen_at_once_when_it_is_over(
 
     neighbour.resume("print")
 
-    assert storage._cursor.is_set(["mail"])
+    assert storage._hot_path.cursor.is_set(["mail"])
     for expected in (*urgent, *usual):
         assert [job.id for job in storage.reserve("ann", {"mail": 1, "print": 1}, 1)] == [expected.id]
 
 
 def test_a_forced_job_of_a_paused_queue_hides_none_before_it(storage: Postgres, neighbour: Postgres) -> None:
-    storage._cursor = ScanCursor(0, now=Clock())
+    storage._hot_path.cursor = ScanCursor(0, now=Clock())
     join(storage)
     first, second = new_jobs(2)
     storage.enqueue([first, second])
@@ -102,7 +102,7 @@ def test_a_line_full_of_jobs_that_are_gone_is_hardly_walked(
     """Somebody keeps a transaction open, so that the server cannot forget them."""
     if bystander.info.server_version < 150_000:
         pytest.skip("before PostgreSQL 15 nobody can ask for its counts at once")
-    storage._cursor = ScanCursor(0, now=Clock())
+    storage._hot_path.cursor = ScanCursor(0, now=Clock())
     join(storage)
     bystander.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
     bystander.execute(f"SELECT count(*) FROM {schema}.packhorse_job")

@@ -57,13 +57,13 @@ class Findings:
         return {one.decode() for one in found}
 
     def _scores(self, key: str) -> dict[bytes, int]:
-        (told,) = self._ask(("ZRANGE", key, "0", "-1", "WITHSCORES"))
-        return {member: int(score) for member, score in zip(told[::2], told[1::2], strict=True)}
+        (reply,) = self._ask(("ZRANGE", key, "0", "-1", "WITHSCORES"))
+        return {member: int(score) for member, score in zip(reply[::2], reply[1::2], strict=True)}
 
     # --- sorted sets ------------------------------------------------------------------------------------------------
 
     def check_sets(self) -> None:
-        """Every job stands exactly where its head says."""
+        """Every job is in exactly the sets that its head says."""
         expected: dict[str, dict[bytes, int]] = defaultdict(dict)
         for job in self.jobs.values():
             is_subscribed = rows.is_subscribed(self.heads[job.id])
@@ -76,21 +76,21 @@ class Findings:
     # --- names and numbers --------------------------------------------------------------------------------------------
 
     def check_names(self) -> None:
-        """Whoever looks only where something may be, looks everywhere where something is."""
+        """`open` and `holders` miss no line and no owner that has jobs."""
         owners = {job.owner for job in self.jobs.values() if job.state in HELD}
-        assert owners <= self._members(self._keys.holders), "somebody holds jobs and is not known for it"
-        (told,) = self._ask(("HGETALL", self._keys.open))
-        masks = {queue.decode(): int(mask) for queue, mask in zip(told[::2], told[1::2], strict=True)}
+        assert owners <= self._members(self._keys.holders), "an owner holds jobs and is not among the holders"
+        (reply,) = self._ask(("HGETALL", self._keys.open))
+        masks = {queue.decode(): int(mask) for queue, mask in zip(reply[::2], reply[1::2], strict=True)}
         for job in self.jobs.values():
             if job.state is State.QUEUED:
                 assert masks.get(job.queue, 0) >> job.rank & 1, f"the line of {job.id} is not open"
         paused = {queue.name for queue in self._storage.queues() if queue.is_paused}
         assert {queue for queue, mask in masks.items() if mask >> 13} == paused, "a pause is not what it says"
-        (told,) = self._ask(("HGETALL", self._keys.tally))
+        (reply,) = self._ask(("HGETALL", self._keys.tally))
         counted = Counter((job.state, job.queue, job.task) for job in self.jobs.values())
         tallies = {
             (STATES[chr(field[0])], *names_of(field[1:])): int(number)
-            for field, number in zip(told[::2], told[1::2], strict=True)
+            for field, number in zip(reply[::2], reply[1::2], strict=True)
             if int(number)
         }
         assert tallies == dict(counted), f"tallies {tallies}, counted {counted}"
@@ -103,8 +103,8 @@ class Findings:
         by_client = {(one, client) for client in self.under("subs:") for one in self._members(self._keys.subs(client))}
         assert by_job == by_client
         known = {client.id for client in self._storage.clients()}
-        assert {client for _, client in by_job} <= known, "somebody who is gone still waits"
-        assert {job_id for job_id, _ in by_job} <= self.jobs.keys(), "somebody waits for a job that is gone"
+        assert {client for _, client in by_job} <= known, "a deleted client is still subscribed"
+        assert {job_id for job_id, _ in by_job} <= self.jobs.keys(), "a client is subscribed to a deleted job"
         waited_for = {job_id for job_id, _ in by_job}
         flagged = {job_id for job_id, head in self.heads.items() if rows.is_subscribed(head)}
         assert waited_for == flagged, f"subscribed are {waited_for}, so their heads say {flagged}"
@@ -126,14 +126,14 @@ class Findings:
         (packed,) = self._ask(("HVALS", self._keys.locks))
         holders = {rows.from_msgpack(one)[0] for one in packed}
         assert holders <= self.jobs.keys(), f"keys are held by {holders - self.jobs.keys()}, which are gone"
-        (told,) = self._ask(("HKEYS", self._keys.replaced))
-        assert set(told) == self._scores(self._keys.replaced_at).keys(), "replaced calls that nobody will ever forget"
+        (reply,) = self._ask(("HKEYS", self._keys.replaced))
+        assert set(reply) == self._scores(self._keys.replaced_at).keys(), "replaced calls that no prune will delete"
         gone = {one.decode() for one in self._scores(self._keys.gone)}
-        assert set(self.under("g:")) <= gone | self.jobs.keys(), "entries that nobody will ever drop"
+        assert set(self.under("g:")) <= gone | self.jobs.keys(), "entries that no prune will delete"
         beating = {one.decode() for one in self._scores(self._keys.beats)}
         for key in (self._keys.workers, self._keys.reports):
-            (told,) = self._ask(("HKEYS", key))
-            assert {one.decode() for one in told} == beating
+            (reply,) = self._ask(("HKEYS", key))
+            assert {one.decode() for one in reply} == beating
         causes = {one.decode() for one in self._scores(self._keys.failures)}
         assert set(self.under("failure:")) == causes
         for level in ALL_LEVELS:

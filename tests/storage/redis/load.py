@@ -1,7 +1,7 @@
 """Load: threads that enqueue and threads that work on one storage, through whatever happens to its server.
 
-They behave as clients and desks do: an enqueueing that failed is not counted on; outcomes are kept and told again; a
-worker that does not know what a lost reserving gave it asks. The books say what was acknowledged to whom.
+They behave as clients and worker loops do: a failed enqueue may have stored its jobs or not; outcomes are kept and sent
+again; after a lost reserve the worker looks up what it holds. The sets and counters say what the storage acknowledged.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ class Load:
         ]
 
     def start(self) -> None:
-        """Comes back when the workers have joined: only then is each of them known to whatever happens next."""
+        """Return when the workers have joined."""
         for thread in self._threads:
             thread.start()
         workers = len(self._threads) - self._producers
         until(lambda: self.failures or self._joined >= workers, "the workers have joined")
 
     def until_acknowledged(self, more: int) -> None:
-        """Let so many more jobs come in."""
+        """Wait until so many more jobs are enqueued."""
         goal = len(self.acknowledged) + more
         until(lambda: len(self.acknowledged) >= goal or self.failures, f"{goal} jobs are enqueued")
 
     def drain(self) -> None:
-        """No more jobs come in; those that are there are finished."""
+        """Enqueue no more jobs, and wait until all are finished."""
         self._stops.set()
         for producer in self._threads[: self._producers]:
             producer.join(PATIENCE)
@@ -105,8 +105,8 @@ class Load:
                         outcomes.setdefault(job.id, Completed(job.token, ran=1))
                     may_hold_more = False
                 may_hold_more = True  # unless the answer arrives
-                told = list(outcomes.values())
-                verdicts, jobs = self.storage.finish_and_reserve(told, owner, {"mail": 1}, 10)
+                sent = list(outcomes.values())
+                verdicts, jobs = self.storage.finish_and_reserve(sent, owner, {"mail": 1}, 10)
                 may_hold_more = False
             except StorageUnavailable:
                 continue
@@ -114,7 +114,7 @@ class Load:
                 owner, outcomes, may_hold_more = self._join(), {}, False
                 self.rejoined += 1
                 continue
-            self._note(told, verdicts)
+            self._note(sent, verdicts)
             outcomes = {job.id: Completed(job.token, ran=1) for job in jobs}
             if not jobs:
                 time.sleep(0.001)
@@ -132,10 +132,10 @@ class Load:
                 break
         return owner
 
-    def _note(self, told: list[Outcome], verdicts: list[Verdict]) -> None:
+    def _note(self, outcomes: list[Outcome], verdicts: list[Verdict]) -> None:
         with self._lock:
             self.verdicts.update(verdicts)
-            for outcome, verdict in zip(told, verdicts, strict=True):
+            for outcome, verdict in zip(outcomes, verdicts, strict=True):
                 self.accepted[outcome.token.job_id] += verdict is Verdict.ACCEPTED
 
 

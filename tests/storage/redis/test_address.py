@@ -130,7 +130,7 @@ def test_open_storage_knows_the_schemes_and_does_not_connect(scheme: str):
     assert isinstance(storage, Redis)
 
 
-def test_without_the_driver_the_command_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch):
+def test_without_the_driver_the_error_names_the_install_command(monkeypatch: pytest.MonkeyPatch):
     for name in [name for name in sys.modules if name.startswith("packhorse.storage.redis")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "hiredis", None)

@@ -1,4 +1,4 @@
-"""Nothing is left behind: every key agrees with the jobs, after every kind of call, in any order, from many at once."""
+"""Nothing is left behind: every key agrees with the jobs, after every kind of call, in any order, also concurrent."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_tour_leaves_nothing_behind(storage: Redis) -> None:
     audit(storage)
 
 
-def test_no_story_leaves_anything_behind() -> None:
+def test_no_random_story_leaves_anything_behind() -> None:
     class Audited(Machine):
         storage_name = "redis"
 
@@ -48,11 +48,11 @@ def test_no_story_leaves_anything_behind() -> None:
     run_state_machine_as_test(Audited, settings=BUDGET)
 
 
-# --- many at once ---------------------------------------------------------------------------------------------------
+# --- concurrent -----------------------------------------------------------------------------------------------------
 
 
 class Hand:
-    """One of many who do everything at once, to the same few jobs."""
+    """One of many concurrent workers that do everything to the same few jobs."""
 
     def __init__(self, url: str, number: int) -> None:
         self.storage = Redis.from_url(url)
@@ -128,7 +128,7 @@ class Hand:
         self.storage.prune(Retention(completed=1_000, dead=1_000, aborted=1_000, events=MINUTE), limit=5)
         owner = f"worker {self.chance.randrange(THREADS)}"
         self.storage.rescue_owner(owner, foreman=owner, why="a story", limit=2)
-        with contextlib.suppress(WorkerExists):  # nobody has given it up
+        with contextlib.suppress(WorkerExists):  # its foreman has not given it up
             self.storage.join(WorkerInfo(self.name))
 
     def pause(self) -> None:
@@ -138,7 +138,7 @@ class Hand:
     moves = (enqueue, enqueue, enqueue, run, run, run, steer, steer, wait_for_outcomes, leave, keep_up, pause)
 
 
-def test_many_at_once_leave_nothing_behind(storage: Redis, url: str) -> None:
+def test_many_concurrent_workers_leave_nothing_behind(storage: Redis, url: str) -> None:
     hands = [Hand(url, number) for number in range(THREADS)]
 
     at_once([partial(Hand.work, hand) for hand in hands])

@@ -29,7 +29,7 @@ from packhorse.storage.contract import BATCH
 from packhorse.storage.records import ClientInfo, EventFilter, Filter, Retention, ScheduleInfo, Tick
 from packhorse.storage.redis import Redis, lists, pruner
 from tests.storage.redis.audit import audit
-from tests.storage.redis.overtaking import overtake, step_between
+from tests.storage.redis.races import after_read, before_write
 
 AT_ONCE = Retention(completed=0, dead=0, aborted=0, events=HOUR, clients=HOUR)
 
@@ -101,11 +101,11 @@ def test_a_worker_that_holds_more_than_a_batch_leaves_all_of_it(storage: Redis) 
 # --- overtaken ------------------------------------------------------------------------------------------------------
 
 
-def test_a_job_is_kept_for_who_subscribes_while_the_last_one_acknowledges(
+def test_a_job_is_kept_for_a_client_that_subscribes_while_the_last_one_acknowledges(
     storage: Redis, neighbour: Redis, carl: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = in_state(storage, COMPLETED, subscriber=carl)
-    overtake(monkeypatch, storage, lambda: neighbour.subscribe("dora", [job.id]))
+    before_write(monkeypatch, storage, lambda: neighbour.subscribe("dora", [job.id]))
 
     assert storage.acknowledge(carl, [job.id]) == 1
 
@@ -117,18 +117,18 @@ def test_an_outcome_is_acknowledged_once_although_two_do_it(
     storage: Redis, neighbour: Redis, carl: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = in_state(storage, COMPLETED, subscriber=carl, persistent=True)
-    overtake(monkeypatch, storage, lambda: neighbour.acknowledge(carl, [job.id]))
+    before_write(monkeypatch, storage, lambda: neighbour.acknowledge(carl, [job.id]))
 
     assert storage.acknowledge(carl, [job.id]) == 0
 
     assert len(storage.events(EventFilter(kind=Kind.HANDLED))) == 1
 
 
-def test_what_a_client_subscribes_to_while_it_leaves_goes_with_it(
+def test_a_subscription_made_while_the_client_leaves_is_deleted_too(
     storage: Redis, neighbour: Redis, carl: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, other = in_state(storage, COMPLETED, subscriber=carl), in_state(storage, COMPLETED)
-    overtake(monkeypatch, storage, lambda: neighbour.subscribe(carl, [other.id]))
+    before_write(monkeypatch, storage, lambda: neighbour.subscribe(carl, [other.id]))
 
     assert storage.leave_client(carl)
 
@@ -136,11 +136,11 @@ def test_what_a_client_subscribes_to_while_it_leaves_goes_with_it(
     assert prunable(storage) == {job.id, other.id}
 
 
-def test_a_client_that_is_heard_of_just_before_it_is_pruned_stays(
+def test_a_client_with_a_sign_of_life_just_before_the_prune_stays(
     storage: Redis, neighbour: Redis, carl: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = in_state(storage, COMPLETED, subscriber=carl)
-    overtake(monkeypatch, storage, lambda: neighbour.join_client(ClientInfo(carl)))
+    before_write(monkeypatch, storage, lambda: neighbour.join_client(ClientInfo(carl)))
 
     storage.prune(Retention(clients=0))
 
@@ -148,12 +148,12 @@ def test_a_client_that_is_heard_of_just_before_it_is_pruned_stays(
     assert storage.subscribers(job.id) == [carl]
 
 
-def test_what_a_worker_reserves_while_it_leaves_is_handed_back_too(
+def test_a_job_reserved_while_the_worker_leaves_is_released_too(
     storage: Redis, neighbour: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = add(storage), add(storage)
     storage.reserve(join(storage), {"mail": 1}, 1)
-    overtake(monkeypatch, storage, lambda: neighbour.reserve("ann", {"mail": 1}, 1))
+    before_write(monkeypatch, storage, lambda: neighbour.reserve("ann", {"mail": 1}, 1))
 
     storage.leave("ann")
 
@@ -168,7 +168,7 @@ def test_a_job_that_is_retried_while_it_is_pruned_stays(
     storage: Redis, neighbour: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = [in_state(storage, DEAD) for _ in range(2)]
-    step_between(monkeypatch, storage, storage._keys.finished(DEAD), lambda: neighbour.retry([jobs[0].id]))
+    after_read(monkeypatch, storage, storage._keys.finished(DEAD), lambda: neighbour.retry([jobs[0].id]))
 
     pruned = storage.prune(AT_ONCE)
 
@@ -177,12 +177,12 @@ def test_a_job_that_is_retried_while_it_is_pruned_stays(
     assert storage.get(jobs[1].id) is None
 
 
-def test_a_job_that_somebody_subscribes_to_while_it_is_pruned_stays(
+def test_a_job_that_gets_a_subscriber_while_it_is_pruned_stays(
     storage: Redis, neighbour: Redis, carl: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = in_state(storage, COMPLETED)
     key = storage._keys.finished(COMPLETED)
-    step_between(monkeypatch, storage, key, lambda: neighbour.subscribe(carl, [job.id]))
+    after_read(monkeypatch, storage, key, lambda: neighbour.subscribe(carl, [job.id]))
 
     assert storage.prune(AT_ONCE).jobs == 0
 
@@ -200,7 +200,7 @@ def test_a_job_that_is_completed_while_its_worker_is_given_up_stays_completed(
         neighbour.finish([Completed(job.token)])
         neighbour.reserve(WORKER, {third.queue: 1}, 1)
 
-    step_between(monkeypatch, storage, storage._keys.held(WORKER), go_on)
+    after_read(monkeypatch, storage, storage._keys.held(WORKER), go_on)
     calls = {
         "rescue_owner": lambda: storage.rescue_owner(WORKER, foreman=WORKER, why="signal 9"),
         "rescue": lambda: storage.rescue(lease=0, why="silence"),
@@ -229,7 +229,7 @@ def test_a_pause_holds_while_jobs_come_and_go(
     storage: Redis, neighbour: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     join(storage)
-    overtake(monkeypatch, storage, lambda: neighbour.enqueue(new_jobs(3)))
+    before_write(monkeypatch, storage, lambda: neighbour.enqueue(new_jobs(3)))
     storage.pause("mail")
 
     assert neighbour.reserve("ann", {"mail": 1}, 5) == []
@@ -242,7 +242,7 @@ def test_a_schedule_that_is_paused_while_it_ticks_does_not_tick(
 ) -> None:
     slot = storage.now()
     storage.put_schedules([ScheduleInfo("nightly", "send", "0 7 * * *", next_at=slot)])
-    overtake(monkeypatch, storage, lambda: neighbour.pause_schedule("nightly", True))
+    before_write(monkeypatch, storage, lambda: neighbour.pause_schedule("nightly", True))
 
     answer = storage.tick("nightly", slot, slot + HOUR, [new_job()], [Tick("nightly", slot, "enqueued", 0)])
 
@@ -250,7 +250,7 @@ def test_a_schedule_that_is_paused_while_it_ticks_does_not_tick(
     assert [event.kind for event in storage.events(EventFilter(subject=Subject.SCHEDULE))] == [Kind.PUT, Kind.PAUSED]
 
 
-def test_many_schedules_tick_at_once_and_none_waits_for_another(storage: Redis, neighbour: Redis) -> None:
+def test_many_schedules_tick_together_and_none_waits_for_another(storage: Redis, neighbour: Redis) -> None:
     slot = storage.now()
     names = [f"every minute {number}" for number in range(20)]
     storage.put_schedules([ScheduleInfo(name, "send", "* * * * *", next_at=slot) for name in names])

@@ -1,5 +1,5 @@
-"""What the server is told, whatever is asked of the storage: nothing that walks over all keys, nothing without an end,
-nothing outside of one slot. A server that is shared, or that holds ten million keys, must not notice us."""
+"""The commands that the storage sends: none walks over all keys, none is without an end, none leaves its slot. Other
+users of the server must not suffer."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from packhorse.storage.contract import BATCH
 from packhorse.storage.redis import Redis
 from packhorse.storage.redis.scripts import load_scripts
 from tests.redis_server import RedisServer
-from tests.storage.redis.listener import Heard, listening
+from tests.storage.redis.monitor import Command, recorded
 from tests.storage.redis.tour import take_tour
 
 WALKS = {"KEYS", "SCAN", "HSCAN", "SSCAN", "ZSCAN", "RANDOMKEY", "SORT", "FLUSHALL", "FLUSHDB", "DBSIZE", "DEBUG"}
 MOST = BATCH + 1
-"""Of how many things one command may ask."""
+"""Elements that one command may read."""
 
-# Read as a whole: as long as there are names of queues and tasks, processes, or subscribers of one job. The jobs that a
-# client subscribed to are so only when they were counted before.
+# Read as a whole: these grow with the names of queues and tasks, with processes, or with the subscribers of a job. The
+# jobs that a client subscribed to are counted first.
 _BY_NAME = re.compile(
     r"\}:(queues|pause_ends|open|tally|total|tasks|workers|reports|beats|clients|client_beats|schedules|holders|meta"
     r"|m:\w+:\d+|failure:\w+|subs?:.*)$"
@@ -29,32 +29,32 @@ _BY_NAME = re.compile(
 
 
 @pytest.fixture
-def heard(own_server: RedisServer) -> list[Heard]:
-    """All that a tour through the whole contract tells the server."""
+def commands(own_server: RedisServer) -> list[Command]:
+    """All commands of a tour through the whole contract."""
     storage = Redis.from_url(own_server.url)
-    with listening(own_server) as heard:
+    with recorded(own_server) as commands:
         take_tour(storage)
         storage.enqueue(new_jobs(BATCH))
         storage.now()
     storage.close()
-    assert len(heard) > 500
-    return heard
+    assert len(commands) > 500
+    return commands
 
 
-def test_no_operation_walks_over_all_keys(own_server: RedisServer, heard: list[Heard]) -> None:
-    told = {line.partition(":")[0] for line in own_server.command("INFO", "commandstats").decode().splitlines()}
+def test_no_operation_walks_over_all_keys(own_server: RedisServer, commands: list[Command]) -> None:
+    used = {line.partition(":")[0] for line in own_server.command("INFO", "commandstats").decode().splitlines()}
 
-    assert not {one.name for one in heard} & WALKS
-    assert not {f"cmdstat_{name.lower()}" for name in WALKS} & told
+    assert not {one.name for one in commands} & WALKS
+    assert not {f"cmdstat_{name.lower()}" for name in WALKS} & used
 
 
-def test_every_range_has_an_end(heard: list[Heard]) -> None:
-    endless = {one for one in heard if not _has_an_end(one)}
+def test_every_range_has_an_end(commands: list[Command]) -> None:
+    endless = {one for one in commands if not _has_an_end(one)}
 
     assert not endless, sorted(endless)
 
 
-def _has_an_end(one: Heard) -> bool:
+def _has_an_end(one: Command) -> bool:
     words = [word.upper() for word in one.words]
     match one.name:
         case "ZRANGE" | "ZREVRANGE" | "LRANGE":
@@ -76,7 +76,7 @@ def _named(words: list[str], name: str, offset: int) -> float:
     return int(words[words.index(name) + offset]) if name in words else float("inf")
 
 
-def _is_by_name(one: Heard) -> bool:
+def _is_by_name(one: Command) -> bool:
     return _BY_NAME.search(one.words[0]) is not None
 
 
@@ -90,22 +90,22 @@ def test_all_keys_lie_in_one_slot(own_server: RedisServer) -> None:
     assert {key.partition(b"}")[0] for key in stored} == {b"{stable"}
 
 
-def test_asking_for_a_whole_crew_is_one_call(own_server: RedisServer) -> None:
+def test_polling_for_all_workers_of_a_foreman_is_one_call(own_server: RedisServer) -> None:
     storage = Redis.from_url(own_server.url)
     owners = [f"worker {number}" for number in range(100)]
     storage.heartbeat({})
     storage.abort_requests(owners)
 
-    with listening(own_server) as heard:
+    with recorded(own_server) as commands:
         storage.heartbeat({})
         storage.abort_requests(owners)
 
-    assert [one.name for one in heard if one.name in ("EVALSHA", "SCRIPT")] == ["EVALSHA"] * 2
+    assert [one.name for one in commands if one.name in ("EVALSHA", "SCRIPT")] == ["EVALSHA"] * 2
     storage.close()
 
 
 @pytest.mark.parametrize("with_flags", [False, True])
-def test_no_script_reads_what_it_was_not_given(with_flags: bool) -> None:
+def test_no_script_reads_an_undefined_name(with_flags: bool) -> None:
     """The clock comes from `TIME` or the test, the names of keys from the prefix, and nothing is left to chance."""
     for script in load_scripts(with_flags=with_flags).values():
         text = re.sub(rb"--.*", b"", script.text)

@@ -1,4 +1,4 @@
-"""When something happens to the server: what is lost, what is told, and that work goes on."""
+"""A server that dies, freezes or is full: what is lost, which errors callers get, and that workers continue."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def test_a_killed_server_with_an_append_only_file_loses_nothing_that_was_acknowl
         load.storage.close()
 
 
-def test_without_persistence_a_killed_server_loses_all_jobs_and_work_goes_on_with_the_new_ones(
+def test_without_persistence_a_killed_server_loses_all_jobs_and_workers_continue_with_new_ones(
     own_server: RedisServer,
 ):
     with load_on(f"{own_server.url}?patience=60s") as load:
         load.until_acknowledged(300)
         own_server.kill()
-        until(lambda: load.storage._server.losses >= 10, "everybody misses the server")
+        until(lambda: load.storage._server.losses >= 10, "every thread misses the server")
         before = set(load.acknowledged)
         own_server.start()
         load.until_acknowledged(300)
@@ -106,7 +106,7 @@ def test_with_snapshots_only_a_killed_server_goes_back_to_the_last_one(own_serve
     storage.close()
 
 
-def test_a_worker_that_an_empty_server_does_not_know_is_told_so(own_server: RedisServer):
+def test_a_worker_that_an_empty_server_does_not_know_gets_an_error(own_server: RedisServer):
     storage = opened(own_server)
     join(storage)
     add(storage, "lost")
@@ -230,7 +230,7 @@ def test_every_call_survives_that_the_server_forgets_its_scripts(storage: Redis)
     assert storage.count(Filter(states=frozenset({COMPLETED}))).number == 3
 
 
-def test_scripts_that_are_forgotten_again_and_again_under_load_harm_nobody(own_server: RedisServer):
+def test_scripts_that_are_flushed_again_and_again_under_load_do_no_harm(own_server: RedisServer):
     with load_on(f"{own_server.url}?patience=60s") as load:
         for _ in range(20):
             load.until_acknowledged(20)

@@ -11,7 +11,7 @@ from tests.children import PATIENCE, forked, in_child, program, running
 
 
 def test_a_child_that_ends_as_programs_do_leaves_the_parents_connections_alone(url: str, storage: Redis):
-    parent = program("tests.storage.redis.forking", url)
+    parent = program("tests.storage.redis.fork_program", url)
 
     with running(parent):
         told, complaints = parent.communicate(timeout=PATIENCE)

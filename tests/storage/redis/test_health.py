@@ -43,30 +43,30 @@ def set_options(own_server: RedisServer, **options: object) -> None:
         own_server.command("CONFIG", "SET", name.replace("_", "-"), str(value))
 
 
-def test_it_tells_version_latency_memory_and_connections(server: Server, own_server: RedisServer):
-    told = health(server)
+def test_health_reports_version_latency_memory_and_connections(server: Server, own_server: RedisServer):
+    found = health(server)
 
-    assert told.kind == "redis"
-    assert told.url == f"redis://127.0.0.1:{own_server.port}"
-    product, version = told.version.split()
+    assert found.kind == "redis"
+    assert found.url == f"redis://127.0.0.1:{own_server.port}"
+    product, version = found.version.split()
     assert version == own_server.info(f"{product.lower()}_version")
-    assert 0 < told.latency < 60_000_000
-    assert told.size is not None
-    assert told.size > 100_000
-    assert (told.connections_open, told.connections_in_use) == (1, 0)
-    assert told.facts["pool_size"] == 4
-    assert told.facts["connected_clients"] >= 1
-    assert told.facts["maxmemory_policy"] == "noeviction"
-    assert told.facts["server"] == f"127.0.0.1:{own_server.port}"
+    assert 0 < found.latency < 60_000_000
+    assert found.size is not None
+    assert found.size > 100_000
+    assert (found.connections_open, found.connections_in_use) == (1, 0)
+    assert found.facts["pool_size"] == 4
+    assert found.facts["connected_clients"] >= 1
+    assert found.facts["maxmemory_policy"] == "noeviction"
+    assert found.facts["server"] == f"127.0.0.1:{own_server.port}"
 
 
-def test_a_sleeper_counts_among_the_connections(server: Server):
+def test_a_waiter_counts_among_the_connections(server: Server):
     notifier = Notifier(server)
     until(lambda: notifier.wait(0.01) or notifier.connections() == (1, 1), "it sleeps")
 
-    told = health_of(server, notifier)
+    found = health_of(server, notifier)
 
-    assert (told.connections_open, told.connections_in_use) == (2, 1)
+    assert (found.connections_open, found.connections_in_use) == (2, 1)
     notifier.close()
 
 
@@ -114,10 +114,10 @@ def test_memory_that_is_nearly_full_is_a_problem(server: Server, own_server: Red
     used = int(own_server.info("used_memory"))
     set_options(own_server, appendonly="yes", maxmemory=used + 10_000)
 
-    told = health(server)
+    found = health(server)
 
-    assert told.free is not None
-    assert any("bytes of its memory; raise maxmemory" in problem for problem in told.problems)
+    assert found.free is not None
+    assert any("bytes of its memory; raise maxmemory" in problem for problem in found.problems)
 
 
 def test_keys_that_were_thrown_away_are_a_problem(server: Server, own_server: RedisServer):
@@ -159,13 +159,13 @@ def test_waiting_for_connections_is_a_problem_when_it_happens_often(server: Serv
     assert "waited for one of its 4 connections; raise ?connections=" in problem
 
 
-def test_where_the_configuration_may_not_be_read_the_rest_is_told(own_server: RedisServer):
+def test_without_the_right_to_read_the_configuration_health_reports_the_rest(own_server: RedisServer):
     own_server.command("ACL", "SETUSER", "worker", "on", ">x", "~*", "+@all", "-config")
     server = Server(Address.parse(own_server.url.replace("redis://", "redis://worker:x@")))
 
-    told = health(server)
+    found = health(server)
 
-    assert told.size is not None
-    assert "appendfsync" not in told.facts
-    assert any(problem.startswith("no append-only file is written") for problem in told.problems)
+    assert found.size is not None
+    assert "appendfsync" not in found.facts
+    assert any(problem.startswith("no append-only file is written") for problem in found.problems)
     server.close()

@@ -58,7 +58,7 @@ def busy(storage: Redis, short: None) -> Redis:
     return storage
 
 
-def test_events_are_read_whole_from_every_place_in_either_direction(busy: Redis) -> None:
+def test_events_are_read_completely_from_every_place_in_either_direction(busy: Redis) -> None:
     every = busy.events(EventFilter(), limit=10_000)
     numbers = [event.id for event in every]
 
@@ -93,7 +93,7 @@ def test_a_filter_leaves_out_only_what_does_not_fit(busy: Redis, where: EventFil
     assert busy.events(where, limit=0, newest_first=newest_first) == []
 
 
-def test_a_job_with_a_long_story_tells_all_of_it(storage: Redis, clock: ManualClock, short: None) -> None:
+def test_a_job_with_a_long_history_has_all_of_its_events(storage: Redis, clock: ManualClock, short: None) -> None:
     job = add(storage)
     for _ in range(60):
         finish(storage, Snoozed(run(storage, job).token, 1))
@@ -102,15 +102,15 @@ def test_a_job_with_a_long_story_tells_all_of_it(storage: Redis, clock: ManualCl
 
     expected = [Kind.ADDED, *[Kind.RESERVED, Kind.STARTED, Kind.SNOOZED, Kind.QUEUED] * 60]
     assert kinds(storage, job.id) == expected
-    told = history(storage, job.id)
+    found = history(storage, job.id)
     for place in (0, 1, 31, 32, 33, 100, 239, 240):
-        after = EventFilter(job_id=job.id, after=told[place].id)
-        before = EventFilter(job_id=job.id, before=told[place].id)
-        assert storage.events(after, limit=1_000) == told[place + 1 :]
-        assert storage.events(before, limit=1_000, newest_first=True) == told[:place][::-1]
+        after = EventFilter(job_id=job.id, after=found[place].id)
+        before = EventFilter(job_id=job.id, before=found[place].id)
+        assert storage.events(after, limit=1_000) == found[place + 1 :]
+        assert storage.events(before, limit=1_000, newest_first=True) == found[:place][::-1]
 
 
-def test_a_deleted_job_keeps_its_story_and_an_id_that_comes_back_continues_it(storage: Redis, short: None) -> None:
+def test_a_deleted_job_keeps_its_events_and_a_new_job_with_its_id_adds_to_them(storage: Redis, short: None) -> None:
     for _ in range(5):
         job = add(storage, "phoenix")
         finish(storage, Completed(take(storage, job).token))
@@ -120,7 +120,7 @@ def test_a_deleted_job_keeps_its_story_and_an_id_that_comes_back_continues_it(st
     assert kinds(storage, "phoenix") == life * 5
 
 
-def test_what_was_pruned_is_not_told_in_any_way(storage: Redis, clock: ManualClock, short: None) -> None:
+def test_pruned_events_are_in_no_query(storage: Redis, clock: ManualClock, short: None) -> None:
     old = add(storage, "old")
     storage.pause("mail")
     clock.turn("2h")
@@ -168,7 +168,7 @@ def test_pruned_events_are_gone_from_the_index_of_their_subject(
     assert storage._server.send("test", index) == [0]
 
 
-def test_two_who_prune_at_once_leave_as_many_events_as_may_be_kept(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_concurrent_prunes_leave_as_many_events_as_may_be_kept(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     address = Address.parse(url)._replace(events=6)
     with contextlib.closing(Redis(address)) as storage, contextlib.closing(Redis(address)) as other:
         for _ in range(10):
@@ -189,7 +189,7 @@ def test_two_who_prune_at_once_leave_as_many_events_as_may_be_kept(url: str, mon
 # --- log lines ------------------------------------------------------------------------------------------------------
 
 
-def test_a_log_is_read_whole_and_from_every_line(storage: Redis, short: None) -> None:
+def test_a_log_is_read_completely_and_from_every_line(storage: Redis, short: None) -> None:
     token = run(storage, add(storage)).token
     for number in range(5):
         storage.append_log(token, [LogLine(f"{number} {line}") for line in range(4)])
@@ -208,7 +208,7 @@ def test_a_log_is_read_whole_and_from_every_line(storage: Redis, short: None) ->
 # --- failures and charts ----------------------------------------------------------------------------------------------
 
 
-def test_failures_are_read_whole_and_pruned_whole(storage: Redis, clock: ManualClock, short: None) -> None:
+def test_failures_are_read_and_pruned_completely(storage: Redis, clock: ManualClock, short: None) -> None:
     for letter in "ABCDEFGHIJ":
         finish(storage, Failed(run(storage, add(storage)).token, Failure(letter, "")))
         clock.turn("1m")
@@ -220,21 +220,19 @@ def test_failures_are_read_whole_and_pruned_whole(storage: Redis, clock: ManualC
     assert [group.pattern for group in storage.failures()] == list("JIH")
 
 
-def test_a_chart_is_read_whole_also_when_nobody_has_rolled_up_for_days(
-    storage: Redis, clock: ManualClock, short: None
-) -> None:
+def test_a_chart_is_complete_even_without_a_roll_up_for_days(storage: Redis, clock: ManualClock, short: None) -> None:
     clock.set(clock() - clock() % DAY)
     for _ in range(40):
         storage.enqueue(new_jobs(2))
         clock.turn("30m")
 
-    told = [[sum(point.values["added"] for point in storage.series(span)) for span in Span]]
+    found = [[sum(point.values["added"] for point in storage.series(span)) for span in Span]]
     storage.roll_up()
-    told.append([sum(point.values["added"] for point in storage.series(span)) for span in Span])
+    found.append([sum(point.values["added"] for point in storage.series(span)) for span in Span])
     clock.turn("200d")
     storage.roll_up()
 
-    assert told == [[8, 80, 80], [8, 80, 80]]
+    assert found == [[8, 80, 80], [8, 80, 80]]
     assert storage.totals() == {"added": 80}
     assert storage.series(Span.NINETY_DAYS) == []
     buckets = [storage._keys.measures(level.name) for level in LEVELS]

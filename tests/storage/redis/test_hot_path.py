@@ -31,16 +31,16 @@ def worker(storage: Redis) -> None:
 
 @contextmanager
 def round_trips(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """What is sent to the server meanwhile: the name of the first command of each packet."""
+    """The packets sent to the server: the name of the first command of each."""
     sent: list[str] = []
     send = Connection.send
 
-    def heard(self: Connection, *commands: tuple[str, ...]) -> None:
+    def noted(self: Connection, *commands: tuple[str, ...]) -> None:
         sent.append(str(commands[0][0]))
         send(self, *commands)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Connection, "send", heard)
+        patch.setattr(Connection, "send", noted)
         yield sent
 
 
@@ -48,7 +48,7 @@ def completed(jobs: list[Job]) -> list[Outcome]:
     return [Completed(job.token, result="null", ran=7) for job in jobs]
 
 
-def test_a_sleeping_worker_gets_its_job_in_the_round_trip_that_wakes_it(
+def test_a_waiting_worker_gets_its_job_in_the_round_trip_that_wakes_it(
     storage: Redis, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = Redis.from_url(url)
@@ -65,7 +65,7 @@ def test_a_sleeping_worker_gets_its_job_in_the_round_trip_that_wakes_it(
     producer.close()
 
 
-def test_a_sleeper_whose_script_is_forgotten_meanwhile_asks_again(storage: Redis, own_server: RedisServer) -> None:
+def test_a_waiting_worker_whose_script_is_flushed_reserves_again(storage: Redis, own_server: RedisServer) -> None:
     storage = Redis.from_url(own_server.url)
     storage.join(WorkerInfo(WORKER))
     job = add(storage)
@@ -74,7 +74,7 @@ def test_a_sleeper_whose_script_is_forgotten_meanwhile_asks_again(storage: Redis
     storage.close()
 
 
-def test_a_sleeper_that_was_struck_off_is_told(storage: Redis) -> None:
+def test_a_waiting_worker_that_was_deleted_gets_an_error(storage: Redis) -> None:
     storage.reserve(WORKER, QUEUES, 1)
     storage.leave(WORKER)
 
@@ -127,7 +127,7 @@ def test_a_second_outcome_in_the_same_batch_finds_what_the_first_has_left(storag
 
 
 def test_batches_of_any_size_go_through(storage: Redis) -> None:
-    """Lua's stack holds some thousand words; nobody may notice."""
+    """Lua's stack holds some thousand words. Longer lists work, too."""
     jobs = new_jobs(2 * BATCH + 7)
     for start in range(0, len(jobs), BATCH):
         storage.enqueue(jobs[start : start + BATCH])
@@ -141,7 +141,7 @@ def test_batches_of_any_size_go_through(storage: Redis) -> None:
     assert storage.tallies() == recount(storage)
 
 
-def test_many_at_once_get_every_job_exactly_once(storage: Redis) -> None:
+def test_concurrent_workers_get_every_job_exactly_once(storage: Redis) -> None:
     for owner in ("bea", "cid", "dan"):
         storage.join(WorkerInfo(owner))
     numbers = itertools.count()
@@ -173,7 +173,7 @@ def test_many_at_once_get_every_job_exactly_once(storage: Redis) -> None:
 
 
 def test_an_id_in_line_without_a_job_is_passed_over(storage: Redis) -> None:
-    """Somebody has deleted keys by hand."""
+    """Keys were deleted by hand."""
     for job_id in ("a", "b", "c"):
         add(storage, job_id)
     storage._server.send("test", ("DEL", storage._keys.head("a")))
@@ -183,7 +183,7 @@ def test_an_id_in_line_without_a_job_is_passed_over(storage: Redis) -> None:
     assert ids(storage.reserve(WORKER, QUEUES, 10)) == []
 
 
-def test_a_line_that_was_forgotten_to_be_open_in_vain_is_looked_at_once(storage: Redis) -> None:
+def test_a_line_that_is_marked_open_but_empty_is_examined_once(storage: Redis) -> None:
     add(storage, "a")
     storage.abort(["a"])
     (before,) = storage._server.send("test", ("HGET", storage._keys.open, "mail"))
@@ -194,7 +194,7 @@ def test_a_line_that_was_forgotten_to_be_open_in_vain_is_looked_at_once(storage:
     assert (int(before), int(after)) == (1 << 12, 0)
 
 
-def test_jobs_that_are_due_at_once_are_promoted_by_many_reservers_without_waiting_for_each_other(
+def test_jobs_due_at_the_same_time_are_promoted_by_many_workers_that_do_not_wait_for_each_other(
     storage: Redis,
 ) -> None:
     for owner in ("bea", "cid", "dan"):

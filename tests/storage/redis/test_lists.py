@@ -94,7 +94,7 @@ def keep_all(storage: Redis, jobs: list[Job]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_script_and_the_model_agree_who_fits_and_who_is_next(storage: Redis, seed: int) -> None:
+def test_the_script_and_the_model_agree_which_jobs_fit_and_in_which_order(storage: Redis, seed: int) -> None:
     chance = Random(seed)
     jobs = some_jobs(chance, chance.choice([1, 10, 300]))
     keep_all(storage, jobs)
@@ -110,7 +110,7 @@ def test_the_script_and_the_model_agree_who_fits_and_who_is_next(storage: Redis,
             assert storage.count(where, cap=5) == capped
 
 
-def test_a_call_stops_after_a_bounded_number_and_the_next_goes_on(
+def test_a_call_stops_after_a_bounded_number_and_the_next_continues(
     storage: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lists, "_AT_ONCE", 10)
@@ -144,5 +144,5 @@ def test_large_arguments_are_read_a_part_at_a_time(storage: Redis) -> None:
     page = storage.find(Filter(text="nowhere"))
 
     assert (page.jobs, page.next) == ([], None)
-    (told,) = (one for one in storage._server.meter.report() if one.name == "find")
-    assert told.calls > 1
+    (found,) = (one for one in storage._server.meter.report() if one.name == "find")
+    assert found.calls > 1

@@ -18,38 +18,38 @@ from tests.children import PATIENCE, in_child, until
 from tests.ports import free_port
 from tests.redis_server import RedisServer
 
-NOBODY = [[], [], []]
-"""What the script `workers` answers where there are none."""
+NO_WORKERS = [[], [], []]
+"""The reply of the script `workers` without any."""
 
 
-class Place:
-    """A server with its notifier, and threads that wait there."""
+class Process:
+    """A notifier, and threads that wait there."""
 
     def __init__(self, url: str) -> None:
         self.server = Server(Address.parse(url))
         self.notifier = Notifier(self.server)
         self._threads = ThreadPoolExecutor(8)
 
-    def sleeping(self, timeout: float = PATIENCE) -> Future[bool]:
-        """Somebody who sleeps; comes back when the server knows it."""
+    def waiting(self, timeout: float = PATIENCE) -> Future[bool]:
+        """Begin to wait. Return when the server blocks."""
         before = self.blocked()
         future = self._threads.submit(self.notifier.wait, timeout)
-        until(lambda: self.blocked() - before or future.done(), "somebody sleeps")
+        until(lambda: self.blocked() - before or future.done(), "a thread waits")
         return future
 
-    def asking(self, timeout: float = PATIENCE) -> Future[Any]:
-        """Somebody who sleeps with a question; comes back when the server has it."""
-        self.server.run("workers")  # from now on the server knows the script
-        before = self.blocked(with_question=True)
+    def waiting_with_script(self, timeout: float = PATIENCE) -> Future[Any]:
+        """Begin to wait with a script. Return when the server has it."""
+        self.server.run("workers")  # now the server has the script
+        before = self.blocked(with_script=True)
         future = self._threads.submit(self.notifier.wait_and_run, timeout, "workers")
-        until(lambda: self.blocked(with_question=True) - before or future.done(), "somebody sleeps")
+        until(lambda: self.blocked(with_script=True) - before or future.done(), "a thread waits")
         return future
 
-    def blocked(self, *, with_question: bool = False) -> set[str]:
-        """The numbers of the clients that sleep. What one has asked meanwhile waits in the server's buffer."""
+    def blocked(self, *, with_script: bool = False) -> set[str]:
+        """The ids of the blocked connections. A script that was sent behind waits in the server's buffer."""
         clients = self.server.send("test", ("CLIENT", "LIST"))[0].decode().splitlines()
-        asleep = [client.split() for client in clients if "cmd=blpop" in client and "flags=b" in client]
-        return {words[0] for words in asleep if not with_question or "qbuf=0" not in words}
+        blocked = [client.split() for client in clients if "cmd=blpop" in client and "flags=b" in client]
+        return {words[0] for words in blocked if not with_script or "qbuf=0" not in words}
 
     def notify(self, token: str = "16") -> None:
         self.server.run("notify", token)
@@ -71,182 +71,186 @@ class Place:
 
 
 @pytest.fixture
-def place(url: str) -> Iterator[Place]:
-    place = Place(url)
-    yield place
-    place.end()
+def process(url: str) -> Iterator[Process]:
+    process = Process(url)
+    yield process
+    process.end()
 
 
 @pytest.fixture
-def other(url: str, place: Place) -> Iterator[Place]:
+def other(url: str, process: Process) -> Iterator[Process]:
     """Another process."""
-    other = Place(url)
+    other = Process(url)
     yield other
     other.end()
 
 
-def test_one_ring_wakes_one_sleeper_and_the_next_ring_the_next(place: Place, other: Place):
-    first, second = place.sleeping(), other.sleeping()
+def test_one_token_wakes_one_waiter_and_the_next_token_the_next(process: Process, other: Process):
+    first, second = process.waiting(), other.waiting()
 
-    place.notify()
+    process.notify()
     until(lambda: first.done() or second.done(), "one wakes")
     time.sleep(0.02)
     assert not (first.done() and second.done())
-    place.notify()
+    process.notify()
 
     assert first.result(PATIENCE)
     assert second.result(PATIENCE)
-    assert place.tokens() == 0
+    assert process.tokens() == 0
 
 
-def test_where_nobody_sleeps_one_token_is_left_for_the_next(place: Place):
+def test_without_waiters_one_token_stays_for_the_next(process: Process):
     for _ in range(3):
-        place.notify()
-    assert place.tokens() == 1
+        process.notify()
+    assert process.tokens() == 1
 
-    assert place.notifier.wait(PATIENCE)
+    assert process.notifier.wait(PATIENCE)
 
-    assert place.tokens() == 0
+    assert process.tokens() == 0
 
 
-def test_who_is_not_rung_wakes_when_its_time_is_over(place: Place):
+def test_without_a_token_a_wait_ends_with_its_timeout(process: Process):
     began_at = time.monotonic()
 
-    assert not place.notifier.wait(0.05)
+    assert not process.notifier.wait(0.05)
 
     assert 0.04 < time.monotonic() - began_at < PATIENCE / 2
 
 
 @pytest.mark.parametrize("timeout", [0, -1.0])
-def test_no_time_to_sleep_is_no_sleep(timeout: float, place: Place):
-    assert not place.notifier.wait(timeout)
+def test_without_a_timeout_there_is_no_wait(timeout: float, process: Process):
+    assert not process.notifier.wait(timeout)
 
 
-def test_a_wake_up_does_not_wait_for_the_next_look(place: Place, other: Place, monkeypatch: pytest.MonkeyPatch):
+def test_a_token_does_not_wait_for_the_next_poll(process: Process, other: Process, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("packhorse.storage.redis.notifier._BLOCK", 10 * PATIENCE)
     for _ in range(20):
-        waiter = place.sleeping(10 * PATIENCE)
+        waiter = process.waiting(10 * PATIENCE)
         other.notify()
 
         assert waiter.result(PATIENCE)
 
 
-def test_an_idle_worker_blocks_once_for_many_short_sleeps(place: Place, monkeypatch: pytest.MonkeyPatch):
+def test_an_idle_worker_blocks_once_for_many_short_waits(process: Process, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
         "packhorse.storage.redis.notifier._BLOCK", 10 * PATIENCE
     )  # however slow this machine is just now
-    until(lambda: place.notifier.wait(0.01) or place.notifier.connections() == (1, 1), "it sleeps")
-    before = place.commands()
+    until(lambda: process.notifier.wait(0.01) or process.notifier.connections() == (1, 1), "it waits")
+    before = process.commands()
 
     for _ in range(20):
-        place.notifier.wait(0.01)
+        process.notifier.wait(0.01)
 
-    assert place.commands() - before <= 2  # the first question about commands is one of them
+    assert process.commands() - before <= 2  # the first question about commands is one of them
 
 
 # --- a question that waits for the ring ------------------------------------------------------------------------------
 
 
-def test_who_is_rung_has_the_answer_to_its_question_at_once(place: Place, other: Place):
-    asking = place.asking()
-    assert not asking.done()
+def test_a_token_runs_the_script_immediately(process: Process, other: Process):
+    waiting = process.waiting_with_script()
+    assert not waiting.done()
 
     other.notify()
 
-    assert asking.result(PATIENCE) == NOBODY
-    assert place.tokens() == 0
+    assert waiting.result(PATIENCE) == NO_WORKERS
+    assert process.tokens() == 0
 
 
 @pytest.mark.parametrize("timeout", [0.0, 0.05, 0.6])
-def test_who_is_not_rung_has_it_when_its_time_is_over(timeout: float, place: Place):
-    place.server.run("workers")
+def test_without_a_token_the_script_runs_when_the_timeout_ends(timeout: float, process: Process):
+    process.server.run("workers")
     began_at = time.monotonic()
 
-    assert place.notifier.wait_and_run(timeout, "workers") == NOBODY
+    assert process.notifier.wait_and_run(timeout, "workers") == NO_WORKERS
 
     assert time.monotonic() - began_at >= timeout - 0.01
 
 
-def test_an_interrupt_has_it_answered_and_the_next_answer_belongs_to_the_next_question(place: Place, other: Place):
+def test_an_interrupt_runs_the_script_and_the_next_reply_belongs_to_the_next_script(process: Process, other: Process):
     for _ in range(5):
-        asking = place.asking()
-        place.notifier.interrupt()
-        assert asking.result(PATIENCE) == NOBODY
-        asking = place.asking()
+        waiting = process.waiting_with_script()
+        process.notifier.interrupt()
+        assert waiting.result(PATIENCE) == NO_WORKERS
+        waiting = process.waiting_with_script()
         other.notify()
-        assert asking.result(PATIENCE) == NOBODY
+        assert waiting.result(PATIENCE) == NO_WORKERS
 
-    assert place.tokens() == 0
-
-
-def test_an_interrupt_just_before_has_nothing_asked(place: Place):
-    place.notifier.interrupt()
-
-    assert place.notifier.wait_and_run(PATIENCE, "workers") is None
+    assert process.tokens() == 0
 
 
-def test_a_question_follows_a_sleep_that_the_server_has_not_ended_yet(place: Place, other: Place):
-    place.server.run("workers")
-    until(lambda: place.notifier.wait(0.01) or place.notifier.connections() == (1, 1), "it sleeps")
+def test_an_interrupt_just_before_sends_no_script(process: Process):
+    process.notifier.interrupt()
 
-    assert place.notifier.wait_and_run(0.01, "workers") == NOBODY
-    assert not place.notifier.wait(0.01)
-    asking = place.asking()
-    assert not asking.done()
+    assert process.notifier.wait_and_run(PATIENCE, "workers") is None
+
+
+def test_a_script_follows_a_wait_that_the_server_has_not_ended_yet(process: Process, other: Process):
+    process.server.run("workers")
+    until(lambda: process.notifier.wait(0.01) or process.notifier.connections() == (1, 1), "it waits")
+
+    assert process.notifier.wait_and_run(0.01, "workers") == NO_WORKERS
+    assert not process.notifier.wait(0.01)
+    waiting = process.waiting_with_script()
+    assert not waiting.done()
     other.notify()
 
-    assert asking.result(PATIENCE) == NOBODY
+    assert waiting.result(PATIENCE) == NO_WORKERS
 
 
 def test_a_script_that_the_server_has_forgotten_is_not_run(own_server: RedisServer):
-    place = Place(own_server.url)
+    process = Process(own_server.url)
 
-    assert place.notifier.wait_and_run(0.01, "workers") is None
-    place.server.run("workers")
-    assert place.notifier.wait_and_run(0.01, "workers") == NOBODY
+    assert process.notifier.wait_and_run(0.01, "workers") is None
+    process.server.run("workers")
+    assert process.notifier.wait_and_run(0.01, "workers") == NO_WORKERS
 
-    place.end()
+    process.end()
 
 
-def test_where_nobody_may_block_questions_are_not_asked_in_advance(own_server: RedisServer):
+def test_without_the_right_to_block_scripts_are_not_sent_in_advance(own_server: RedisServer):
     own_server.command("ACL", "SETUSER", "worker", "on", ">x", "~*", "+@all", "-blpop")
-    place = Place(own_server.url.replace("redis://", "redis://worker:x@"))
-    place.server.run("workers")
+    process = Process(own_server.url.replace("redis://", "redis://worker:x@"))
+    process.server.run("workers")
 
-    assert place.notifier.wait_and_run(0.01, "workers") == NOBODY
+    assert process.notifier.wait_and_run(0.01, "workers") == NO_WORKERS
     began_at = time.monotonic()
-    assert place.notifier.wait_and_run(0.05, "workers") is None
+    assert process.notifier.wait_and_run(0.05, "workers") is None
 
     assert time.monotonic() - began_at >= 0.04
-    place.end()
+    process.end()
 
 
-def test_who_may_not_wake_itself_waits_and_asks_nothing_in_advance_any_more(own_server: RedisServer):
-    own_server.command("ACL", "SETUSER", "worker", "on", ">x", "~*", "+@all", "-client|unblock")
-    place = Place(own_server.url.replace("redis://", "redis://worker:x@"))
-    asking = place.asking(0.5)
-    place.notifier.interrupt()
-
-    assert asking.result(PATIENCE) == NOBODY
-    assert place.notifier.wait_and_run(0.01, "workers") is None
-    place.end()
-
-
-def test_a_refusal_that_passes_mutes_the_bell_for_some_time_only(place: Place, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("packhorse.storage.redis.notifier._BLOCK", 0.2)
-    before = place.blocked()
-    asking = place.asking()
-    (number,) = place.blocked() - before
-    place.server.send("test", ("CLIENT", "UNBLOCK", number.removeprefix("id="), "ERROR"))
-
-    assert asking.result(PATIENCE) == NOBODY
-    until(lambda: place.notifier.wait_and_run(0.01, "workers") == NOBODY, "it asks in advance again")
-
-
-def test_whoever_is_interrupted_between_question_and_answer_leaves_no_answer_behind(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+def test_without_the_right_to_unblock_the_wait_ends_by_itself_and_no_more_scripts_are_sent_in_advance(
+    own_server: RedisServer,
 ):
-    place.server.run("workers")
+    own_server.command("ACL", "SETUSER", "worker", "on", ">x", "~*", "+@all", "-client|unblock")
+    process = Process(own_server.url.replace("redis://", "redis://worker:x@"))
+    waiting = process.waiting_with_script(0.5)
+    process.notifier.interrupt()
+
+    assert waiting.result(PATIENCE) == NO_WORKERS
+    assert process.notifier.wait_and_run(0.01, "workers") is None
+    process.end()
+
+
+def test_a_temporary_refusal_stops_scripts_in_advance_only_for_some_time(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("packhorse.storage.redis.notifier._BLOCK", 0.2)
+    before = process.blocked()
+    waiting = process.waiting_with_script()
+    (number,) = process.blocked() - before
+    process.server.send("test", ("CLIENT", "UNBLOCK", number.removeprefix("id="), "ERROR"))
+
+    assert waiting.result(PATIENCE) == NO_WORKERS
+    until(lambda: process.notifier.wait_and_run(0.01, "workers") == NO_WORKERS, "it asks in advance again")
+
+
+def test_an_interrupt_between_script_and_reply_leaves_no_reply_behind(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+):
+    process.server.run("workers")
 
     def interrupted(self: object, seconds: float) -> tuple[bool, bool]:
         raise KeyboardInterrupt
@@ -254,41 +258,41 @@ def test_whoever_is_interrupted_between_question_and_answer_leaves_no_answer_beh
     with monkeypatch.context() as patch:
         patch.setattr("packhorse.storage.redis.notifier._Waiter.wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            place.notifier.wait_and_run(5.0, "workers")
+            process.notifier.wait_and_run(5.0, "workers")
 
-    assert place.notifier.connections() == (0, 0)
-    assert place.notifier.wait_and_run(0.01, "workers") == NOBODY
+    assert process.notifier.connections() == (0, 0)
+    assert process.notifier.wait_and_run(0.01, "workers") == NO_WORKERS
 
 
-def test_an_answer_that_is_lost_with_the_server_is_told(own_server: RedisServer):
-    place = Place(f"{own_server.url}?patience=50ms")
-    asking = place.asking()
+def test_a_reply_that_is_lost_with_the_server_raises(own_server: RedisServer):
+    process = Process(f"{own_server.url}?patience=50ms")
+    waiting = process.waiting_with_script()
     own_server.kill()
 
     with pytest.raises(StorageUnavailable):
-        asking.result(PATIENCE)
+        waiting.result(PATIENCE)
 
-    assert place.notifier.connections() == (0, 0)
-    place.end()
+    assert process.notifier.connections() == (0, 0)
+    process.end()
 
 
-def test_a_silent_server_is_given_up_by_who_wants_an_answer(own_server: RedisServer):
-    place = Place(f"{own_server.url}?patience=50ms&timeout=1s")
-    until(lambda: is_answered(place), "it answers in time")  # a busy machine may take longer than a second
+def test_a_silent_server_is_given_up_by_a_wait_with_a_script(own_server: RedisServer):
+    process = Process(f"{own_server.url}?patience=50ms&timeout=1s")
+    until(lambda: is_answered(process), "it answers in time")  # a busy machine may take longer than a second
     own_server.freeze()
 
     with pytest.raises(StorageUnavailable):
-        place.notifier.wait_and_run(0.6, "workers")
+        process.notifier.wait_and_run(0.6, "workers")
 
-    assert place.notifier.connections() == (0, 0)
+    assert process.notifier.connections() == (0, 0)
     own_server.thaw()
-    place.end()
+    process.end()
 
 
-def is_answered(place: Place) -> bool:
+def is_answered(process: Process) -> bool:
     try:
-        place.server.run("workers")
-        return place.notifier.wait_and_run(0.01, "workers") == NOBODY
+        process.server.run("workers")
+        return process.notifier.wait_and_run(0.01, "workers") == NO_WORKERS
     except StorageUnavailable:
         return False
 
@@ -296,71 +300,71 @@ def is_answered(place: Place) -> bool:
 # --- interrupts -----------------------------------------------------------------------------------------------------
 
 
-def test_an_interrupt_wakes_all_sleepers_of_this_process_and_no_others(place: Place, other: Place):
-    ours, theirs = [place.sleeping(), place.sleeping()], other.sleeping()
+def test_an_interrupt_wakes_all_waiters_of_this_process_and_no_others(process: Process, other: Process):
+    ours, theirs = [process.waiting(), process.waiting()], other.waiting()
 
-    place.notifier.interrupt()
+    process.notifier.interrupt()
 
     assert [waiter.result(PATIENCE) for waiter in ours] == [True, True]
     assert not theirs.done()
 
 
-def test_an_interrupt_is_heard_long_before_the_server_answers(place: Place, monkeypatch: pytest.MonkeyPatch):
+def test_an_interrupt_ends_the_wait_long_before_the_server_replies(process: Process, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("packhorse.storage.redis.notifier._BLOCK", 10 * PATIENCE)
-    waiter = place.sleeping(10 * PATIENCE)
+    waiter = process.waiting(10 * PATIENCE)
 
-    place.notifier.interrupt()
+    process.notifier.interrupt()
 
     assert waiter.result(PATIENCE)
 
 
-def test_an_interrupt_just_before_lying_down_is_not_lost_and_counts_once(place: Place):
-    place.notifier.interrupt()
+def test_an_interrupt_just_before_lying_down_is_not_lost_and_counts_once(process: Process):
+    process.notifier.interrupt()
 
-    assert place.notifier.wait(PATIENCE)
-    assert not place.notifier.wait(0.01)
+    assert process.notifier.wait(PATIENCE)
+    assert not process.notifier.wait(0.01)
 
 
-def test_a_token_that_comes_after_an_interrupt_is_heard_by_the_next_sleep(place: Place, other: Place):
-    waiter = place.sleeping()
-    place.notifier.interrupt()
+def test_a_token_that_comes_after_an_interrupt_ends_the_next_wait(process: Process, other: Process):
+    waiter = process.waiting()
+    process.notifier.interrupt()
     waiter.result(PATIENCE)
 
     other.notify()
 
-    assert place.notifier.wait(PATIENCE)
+    assert process.notifier.wait(PATIENCE)
 
 
-def test_a_worker_that_becomes_busy_leaves_the_tokens_to_others(place: Place, other: Place):
-    before = place.blocked()
-    waiter = place.sleeping()
-    (blocked,) = place.blocked() - before
-    place.notifier.interrupt()
+def test_a_worker_that_becomes_busy_leaves_the_tokens_to_others(process: Process, other: Process):
+    before = process.blocked()
+    waiter = process.waiting()
+    (blocked,) = process.blocked() - before
+    process.notifier.interrupt()
     waiter.result(PATIENCE)
-    assert place.notifier.connections() == (1, 1)
+    assert process.notifier.connections() == (1, 1)
 
-    place.notifier.reserved(10, 10)
+    process.notifier.reserved(10, 10)
 
-    assert blocked not in place.blocked()
-    others_sleeper = other.sleeping()
-    place.notify()
-    assert others_sleeper.result(PATIENCE)
+    assert blocked not in process.blocked()
+    others_waiter = other.waiting()
+    process.notify()
+    assert others_waiter.result(PATIENCE)
 
 
-def test_a_worker_that_becomes_busy_does_not_wait_for_a_server_that_has_not_read_its_wish_yet(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+def test_a_worker_that_becomes_busy_does_not_wait_for_a_server_that_has_not_read_its_command_yet(
+    process: Process, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("packhorse.storage.redis.notifier._BLOCK", 10 * PATIENCE)
     on_their_way: list[tuple[Any, ...]] = []
-    waiter = place.notifier._take_waiter(())
-    assert place.notifier._connect(waiter)
+    waiter = process.notifier._take_waiter(())
+    assert process.notifier._connect(waiter)
     connection = waiter.connection
     assert connection is not None
     with monkeypatch.context() as wire:
         wire.setattr(connection, "send", on_their_way.append)
-        assert place.notifier._block(waiter)
-    place.notifier._return_waiter(waiter)
-    send = place.server.send
+        assert process.notifier._block(waiter)
+    process.notifier._return_waiter(waiter)
+    send = process.server.send
 
     def send_before_they_arrive(*words: Any) -> Any:
         answer = send(*words)
@@ -368,159 +372,159 @@ def test_a_worker_that_becomes_busy_does_not_wait_for_a_server_that_has_not_read
             connection.send(on_their_way.pop())
         return answer
 
-    monkeypatch.setattr(place.server, "send", send_before_they_arrive)
-    place.notifier.reserved(10, 10)
+    monkeypatch.setattr(process.server, "send", send_before_they_arrive)
+    process.notifier.reserved(10, 10)
 
     assert not on_their_way
-    assert place.notifier.connections() == (1, 0), "it has got up, and need not call the server anew"
+    assert process.notifier.connections() == (1, 0), "it waits no more, and is still connected"
 
 
-def test_a_token_that_a_busy_worker_has_taken_is_passed_on(place: Place, other: Place):
-    waiter = place.sleeping()
-    place.notifier.interrupt()
+def test_a_token_that_a_busy_worker_has_taken_is_passed_on(process: Process, other: Process):
+    waiter = process.waiting()
+    process.notifier.interrupt()
     waiter.result(PATIENCE)
-    others_sleeper = other.sleeping()
+    others_waiter = other.waiting()
     other.notify()  # it goes to the one that blocked first
     time.sleep(0.01)
-    assert not others_sleeper.done()
+    assert not others_waiter.done()
 
-    place.notifier.reserved(10, 10)
+    process.notifier.reserved(10, 10)
 
-    assert others_sleeper.result(PATIENCE)
+    assert others_waiter.result(PATIENCE)
 
 
 # --- passing on -----------------------------------------------------------------------------------------------------
 
 
-def test_who_is_woken_for_nothing_passes_the_token_on(place: Place, other: Place):
-    first = place.sleeping()
-    second = other.sleeping()
-    place.notify()
+def test_a_worker_that_finds_no_job_passes_the_token_on(process: Process, other: Process):
+    first = process.waiting()
+    second = other.waiting()
+    process.notify()
     assert first.result(PATIENCE)
     assert not second.done()
 
-    place.notifier.reserved(0, 10)
+    process.notifier.reserved(0, 10)
 
     assert second.result(PATIENCE)
     assert other.notifier._hops == {frozenset(): 15}
 
 
-def test_a_token_is_not_passed_on_for_ever(place: Place):
-    place.notify("1")
-    assert place.notifier.wait(PATIENCE)
+def test_a_token_is_not_passed_on_forever(process: Process):
+    process.notify("1")
+    assert process.notifier.wait(PATIENCE)
 
-    place.notifier.reserved(0, 10)
+    process.notifier.reserved(0, 10)
 
-    assert place.tokens() == 0
-
-
-def test_who_finds_work_keeps_the_token(place: Place):
-    place.notify()
-    assert place.notifier.wait(PATIENCE)
-
-    place.notifier.reserved(1, 10)
-
-    assert place.tokens() == 0
+    assert process.tokens() == 0
 
 
-def test_a_token_that_nobody_else_took_does_not_wake_the_one_who_passed_it_on(place: Place):
-    place.notify()
-    assert place.notifier.wait(PATIENCE)
-    place.notifier.reserved(0, 10)
-    assert place.tokens() == 1
+def test_a_worker_that_finds_a_job_keeps_the_token(process: Process):
+    process.notify()
+    assert process.notifier.wait(PATIENCE)
 
-    assert not place.notifier.wait(0.02)
+    process.notifier.reserved(1, 10)
 
-    assert place.tokens() == 0
+    assert process.tokens() == 0
+
+
+def test_a_token_that_no_other_worker_took_does_not_wake_its_sender(process: Process):
+    process.notify()
+    assert process.notifier.wait(PATIENCE)
+    process.notifier.reserved(0, 10)
+    assert process.tokens() == 1
+
+    assert not process.notifier.wait(0.02)
+
+    assert process.tokens() == 0
 
 
 # --- a server that is away ------------------------------------------------------------------------------------------
 
 
-def test_without_a_server_a_sleeper_sleeps_and_hears_interrupts():
-    place = Place(f"redis://127.0.0.1:{free_port()}")
+def test_without_a_server_a_wait_ends_with_its_timeout_or_an_interrupt():
+    process = Process(f"redis://127.0.0.1:{free_port()}")
     began_at = time.monotonic()
 
-    assert not place.notifier.wait(0.05)
+    assert not process.notifier.wait(0.05)
     assert time.monotonic() - began_at > 0.04
-    threading.Timer(0.02, place.notifier.interrupt).start()
-    assert place.notifier.wait(PATIENCE)
+    threading.Timer(0.02, process.notifier.interrupt).start()
+    assert process.notifier.wait(PATIENCE)
 
-    place.end()
+    process.end()
 
 
-def test_a_sleeper_outlives_a_restart(own_server: RedisServer):
-    place = Place(own_server.url)
-    waiter = place.sleeping(0.3)
+def test_a_wait_survives_a_restart(own_server: RedisServer):
+    process = Process(own_server.url)
+    waiter = process.waiting(0.3)
     own_server.kill()
     assert waiter.result(PATIENCE) is False
     own_server.start()
 
-    place.notify()
+    process.notify()
 
-    assert place.notifier.wait(PATIENCE)
-    place.end()
+    assert process.notifier.wait(PATIENCE)
+    process.end()
 
 
-def test_a_server_that_died_while_nobody_slept_is_connected_anew(own_server: RedisServer):
-    place = Place(own_server.url)
-    place.notify()
-    assert place.notifier.wait(PATIENCE)
+def test_after_the_server_died_between_two_waits_the_next_connects_again(own_server: RedisServer):
+    process = Process(own_server.url)
+    process.notify()
+    assert process.notifier.wait(PATIENCE)
     own_server.kill()
     own_server.start()
-    place.notify()
+    process.notify()
 
-    assert place.notifier.wait(PATIENCE)
-    place.end()
+    assert process.notifier.wait(PATIENCE)
+    process.end()
 
 
-def test_a_silent_server_is_given_up_and_asked_anew(own_server: RedisServer, monkeypatch: pytest.MonkeyPatch):
+def test_a_silent_server_is_given_up_and_connected_again(own_server: RedisServer, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("packhorse.storage.redis.notifier._BLOCK", 1)
     monkeypatch.setattr("packhorse.storage.redis.notifier._GRACE", 0.1)
-    place = Place(own_server.url)
-    waiter = place.sleeping()
+    process = Process(own_server.url)
+    waiter = process.waiting()
     own_server.freeze()
 
-    until(lambda: place.notifier.connections() == (0, 0), "the server is given up")
+    until(lambda: process.notifier.connections() == (0, 0), "the server is given up")
 
     assert not waiter.done()
     own_server.thaw()
-    place.notifier.interrupt()
+    process.notifier.interrupt()
     assert waiter.result(PATIENCE)
-    place.notify()
-    assert place.notifier.wait(PATIENCE)
-    place.end()
+    process.notify()
+    assert process.notifier.wait(PATIENCE)
+    process.end()
 
 
-def test_a_bell_that_cannot_ring_harms_nobody(own_server: RedisServer):
-    place = Place(f"{own_server.url}?patience=50ms")
-    place.notify()
-    assert place.notifier.wait(PATIENCE)
+def test_a_token_that_cannot_be_passed_on_does_no_harm(own_server: RedisServer):
+    process = Process(f"{own_server.url}?patience=50ms")
+    process.notify()
+    assert process.notifier.wait(PATIENCE)
     own_server.kill()
 
-    place.notifier.reserved(0, 10)
+    process.notifier.reserved(0, 10)
 
-    place.end()
+    process.end()
 
 
 # --- ending ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_forked_child_neither_hears_nor_wakes_its_parents_sleepers(place: Place):
-    waiter = place.sleeping()
+def test_a_forked_child_shares_no_waiters_with_its_parent(process: Process):
+    waiter = process.waiting()
 
-    in_child(lambda: (place.notifier.interrupt(), place.notifier.wait(PATIENCE), place.notifier.connections())[2])
+    in_child(lambda: (process.notifier.interrupt(), process.notifier.wait(PATIENCE), process.notifier.connections())[2])
     assert not waiter.done()
-    place.notify()
+    process.notify()
 
     assert waiter.result(PATIENCE)
 
 
-def test_closing_hangs_up_and_the_next_sleep_connects_again(place: Place):
-    until(lambda: place.notifier.wait(0.01) or place.notifier.connections() == (1, 1), "it sleeps")
+def test_closing_disconnects_and_the_next_wait_connects_again(process: Process):
+    until(lambda: process.notifier.wait(0.01) or process.notifier.connections() == (1, 1), "it waits")
 
-    place.notifier.close()
-    assert place.notifier.connections() == (0, 0)
+    process.notifier.close()
+    assert process.notifier.connections() == (0, 0)
 
-    place.notify()
-    assert place.notifier.wait(PATIENCE)
+    process.notify()
+    assert process.notifier.wait(PATIENCE)

@@ -117,18 +117,18 @@ def test_a_job_comes_back_from_its_head_and_body(job: Job, is_subscribed: bool, 
 
 @given(events=st.lists(EVENTS, min_size=1, max_size=6))
 def test_events_come_back_from_their_entry_with_rising_ids(events: list[Event]) -> None:
-    told = events_of(7, 500, entry_of(events, at=500))
+    found = events_of(7, 500, entry_of(events, at=500))
 
-    assert told == [replace(event, id=7 + place) for place, event in enumerate(events)]
+    assert found == [replace(event, id=7 + place) for place, event in enumerate(events)]
 
 
 def test_an_entry_may_hold_several_groups() -> None:
     started = (1, "a", "started", "running", "ann", "mail", 3, False, 450, False)
     ended = (2, ["a", "b"], "completed", "completed", "ann", "mail", [3, 4], [25, 0], False, False)
 
-    told = events_of(7, 500, to_msgpack((started, ended)))
+    found = events_of(7, 500, to_msgpack((started, ended)))
 
-    assert [(event.id, event.job_id, event.kind, event.at, event.fence, event.data) for event in told] == [
+    assert [(event.id, event.job_id, event.kind, event.at, event.fence, event.data) for event in found] == [
         (7, "a", Kind.STARTED, 450, 3, None),
         (8, "a", Kind.COMPLETED, 500, 3, {"ran": 25}),
         (9, "b", Kind.COMPLETED, 500, 4, {"ran": 0}),

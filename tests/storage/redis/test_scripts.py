@@ -36,7 +36,7 @@ def test_flags_are_sent_only_to_servers_that_know_them():
     assert old["notify"].text.startswith(b"redis.call('DEL', KEYS[1])\n")  # what takes the flag's place
 
 
-def test_parts_come_before_the_script_that_asks_for_them():
+def test_parts_come_before_the_script_that_names_them():
     scripts = load_scripts(with_flags=False)
     asking = [script for script in scripts.values() if b"\n-- parts:" in script.text]
 
@@ -50,7 +50,7 @@ def test_scripts_keep_to_what_cluster_and_safety_allow(name: str):
     code = code_of(name)
 
     assert not re.search(r"['\"](KEYS|SCAN|SSCAN|HSCAN|ZSCAN|FLUSHDB|FLUSHALL)['\"]", code)
-    assert "cjson.encode" not in code  # it would write large numbers anew, and other ones
+    assert "cjson.encode" not in code  # it would change large numbers
     assert "cjson" not in code or name == "find.lua"  # which only looks whether arguments fit
     assert not re.search(r"math\.random|os\.time|os\.clock", code)
 

@@ -17,7 +17,7 @@ from tests.redis_groups import SERVICE, watched
 from tests.storage.redis.load import load_on, stored_ids
 
 
-def test_work_goes_on_when_the_master_dies_and_nothing_that_was_replicated_is_lost(tmp_path: Path):
+def test_workers_continue_when_the_master_dies_and_nothing_that_was_replicated_is_lost(tmp_path: Path):
     with watched(tmp_path) as group, load_on(f"{group.url}?patience=60s") as load:
         load.until_acknowledged(300)
         # What the master has acknowledged and not yet sent is lost with it, by Redis's own rules. So the books are
@@ -58,7 +58,7 @@ def test_an_ordered_change_of_masters_is_followed_and_the_old_one_is_not_written
         storage.close()
 
 
-def test_a_sentinel_that_is_away_is_skipped_and_a_service_that_nobody_knows_is_told(tmp_path: Path):
+def test_a_sentinel_that_is_away_is_skipped_and_an_unknown_service_is_an_error(tmp_path: Path):
     with watched(tmp_path) as group:
         url = group.url.replace("redis+sentinel://", f"redis+sentinel://127.0.0.1:{free_port()},")
         storage = Redis.from_url(url)

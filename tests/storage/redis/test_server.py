@@ -174,7 +174,7 @@ def test_many_threads_share_few_connections_and_all_get_their_own_answers():
     server.close()
 
 
-def test_who_waits_too_long_for_a_connection_is_told_what_to_do():
+def test_a_thread_that_waits_too_long_for_a_connection_gets_an_error_with_a_hint():
     server = connected(fresh_url() + "&connections=1&patience=50ms")
     blocker = threading.Thread(target=server.send, args=("test", ("BLPOP", f"{server.prefix}list", "60")))
     blocker.start()
@@ -234,7 +234,7 @@ def test_a_fork_beside_busy_threads_leaves_the_child_free(server: Server):
 # --- a server that goes and comes -----------------------------------------------------------------------------------
 
 
-def test_a_server_that_was_never_there_is_told_at_once():
+def test_a_server_that_never_answered_is_an_immediate_error():
     server = connected(f"redis://127.0.0.1:{free_port()}?patience=3m")
     began_at = time.monotonic()
 
@@ -246,12 +246,12 @@ def test_a_server_that_was_never_there_is_told_at_once():
     assert time.monotonic() - began_at < 60, "it is not waited for"
 
 
-def test_a_host_that_does_not_exist_is_told():
+def test_an_unknown_host_is_an_error():
     with pytest.raises(StorageUnavailable, match=r"Redis at nowhere\.invalid:6379 cannot be reached"):
         connected("redis://nowhere.invalid").send("test", ("PING",))
 
 
-def test_something_that_is_not_redis_is_told():
+def test_a_server_that_is_not_redis_is_an_error():
     web = answering(b"HTTP/1.1 400 Bad Request\r\n\r\n")
     with web as port, pytest.raises(StorageUnavailable, match="does not speak Redis's protocol"):
         connected(f"redis://127.0.0.1:{port}").send("test", ("PING",))
@@ -298,7 +298,7 @@ def test_connections_that_the_server_closed_while_idle_are_not_noticed_by_caller
     server.close()
 
 
-def test_a_frozen_server_is_told_after_the_timeout(own_server: RedisServer):
+def test_a_frozen_server_is_an_error_after_the_timeout(own_server: RedisServer):
     server = connected(f"{own_server.url}?timeout=1s&patience=100ms")
     until(lambda: is_answered(server), "it answers in time")  # a busy machine may take longer than a second
     own_server.freeze()
@@ -321,7 +321,7 @@ def is_answered(server: Server) -> bool:
 # --- answers that were lost -----------------------------------------------------------------------------------------
 
 
-def test_a_call_whose_answer_was_lost_is_sent_again(proxy: Proxy):
+def test_a_call_whose_reply_was_lost_is_sent_again(proxy: Proxy):
     server = behind(proxy)
     server.send("test", ("PING",))
     proxy.lose_answers(b"INCR")
@@ -332,7 +332,7 @@ def test_a_call_whose_answer_was_lost_is_sent_again(proxy: Proxy):
     server.close()
 
 
-def test_a_script_is_told_that_it_is_sent_again(proxy: Proxy, monkeypatch: pytest.MonkeyPatch):
+def test_a_script_learns_that_it_is_sent_again(proxy: Proxy, monkeypatch: pytest.MonkeyPatch):
     server = behind(proxy)
     server.run("notify", "3:me")
     sent: list[tuple[Word, ...]] = []
@@ -380,7 +380,7 @@ def test_a_call_that_was_never_sent_is_sent_even_if_it_must_not_be_repeated(own_
 # --- a server that refuses ------------------------------------------------------------------------------------------
 
 
-def test_a_wrong_password_is_told_at_once_and_never_shown(tmp_path: Path):
+def test_a_wrong_password_is_an_immediate_error_that_does_not_show_it(tmp_path: Path):
     with redis_server(tmp_path, "--requirepass", "right") as own:
         url = own.url.replace("redis://", "redis://:hunter2@")
         with pytest.raises(StorageUnavailable) as wrong:
@@ -403,7 +403,7 @@ def test_the_right_password_and_user_are_accepted(own_server: RedisServer):
     server.close()
 
 
-def test_a_user_who_may_not_is_told_what_to_allow(own_server: RedisServer):
+def test_for_a_user_without_rights_the_error_names_the_right_command(own_server: RedisServer):
     own_server.command("ACL", "SETUSER", "worker", "on", ">x", "~{packhorse}:*", "+@all", "-evalsha")
     server = connected(own_server.url.replace("redis://", "redis://worker:x@"))
 
@@ -412,12 +412,12 @@ def test_a_user_who_may_not_is_told_what_to_allow(own_server: RedisServer):
     server.close()
 
 
-def test_a_database_that_does_not_exist_is_told():
+def test_an_unknown_database_is_an_error():
     with pytest.raises(StorageUnavailable, match="no database with this number"):
         connected(f"{shared_server().url}/99").send("test", ("PING",))
 
 
-def test_full_memory_is_told_and_nothing_waits(own_server: RedisServer):
+def test_full_memory_is_an_immediate_error(own_server: RedisServer):
     own_server.command("CONFIG", "SET", "maxmemory", "1")
     server = connected(f"{own_server.url}?patience=1m")
 

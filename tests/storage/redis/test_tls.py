@@ -43,7 +43,7 @@ def encrypted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encrypted]:
     own = RedisServer(directory, *(str(word) for name, value in options.items() for word in (f"--{name}", value)))
     try:
         own.start()
-    except AssertionError as error:  # it ended at once
+    except AssertionError as error:  # it ended immediately
         pytest.skip(f"this server was built without TLS: {error}")
     yield Encrypted(own, port, directory)
     own.kill()
@@ -63,7 +63,7 @@ def test_a_trusted_server_is_spoken_to_with_our_own_certificate(encrypted: Encry
     server.close()
 
 
-def test_the_bell_rings_through_tls(encrypted: Encrypted):
+def test_a_token_comes_through_tls(encrypted: Encrypted):
     server = encrypted.connected("ca=DIR/server.pem&cert=DIR/server.pem&key=DIR/server.key&prefix=tls-bell")
     notifier = Notifier(server)
     assert not notifier.wait(0.05)
@@ -75,7 +75,7 @@ def test_the_bell_rings_through_tls(encrypted: Encrypted):
     server.close()
 
 
-def test_a_server_that_nobody_vouches_for_is_refused(encrypted: Encrypted):
+def test_a_server_without_a_trusted_certificate_is_refused(encrypted: Encrypted):
     server = encrypted.connected("cert=DIR/server.pem&key=DIR/server.key")
 
     with pytest.raises(StorageUnavailable, match="certificate verify failed"):
@@ -93,7 +93,7 @@ def test_a_certificate_for_another_name_is_refused_unless_only_the_certificate_c
     lenient.close()
 
 
-def test_who_wants_no_proof_gets_none(encrypted: Encrypted):
+def test_verify_none_accepts_any_certificate(encrypted: Encrypted):
     server = encrypted.connected("cert=DIR/server.pem&key=DIR/server.key&verify=none", "localhost")
 
     assert server.send("test", ("PING",)) == [b"PONG"]

@@ -1,4 +1,4 @@
-"""Transactions: when something that was read has changed meanwhile, nothing is written, and the call begins anew."""
+"""Transactions: if a value that was read has changed, nothing is written, and the operation runs again."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_nothing_is_written_when_something_read_has_changed(storage: Redis, what
     assert storage.tallies() == recount(storage)
 
 
-def test_who_was_overtaken_decides_anew(storage: Redis) -> None:
+def test_after_a_lost_race_the_operation_runs_again(storage: Redis) -> None:
     states = []
 
     def work(tx: Transaction) -> None:
@@ -92,7 +92,7 @@ def test_who_was_overtaken_decides_anew(storage: Redis) -> None:
     assert kinds(storage, "a") == [Kind.ADDED, Kind.PRIORITY_CHANGED, Kind.ABORTED]
 
 
-def test_who_is_always_overtaken_gives_up_with_an_error_that_names_the_call(
+def test_an_operation_that_loses_every_race_raises_an_error_that_names_it(
     storage: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(storage._server, "pause", lambda attempt: None)
@@ -107,16 +107,16 @@ def test_who_is_always_overtaken_gives_up_with_an_error_that_names_the_call(
     assert stored(storage, "a").state is QUEUED
 
 
-def test_many_who_change_the_same_job_all_get_their_turn(storage: Redis) -> None:
+def test_many_concurrent_changes_of_one_job_all_happen(storage: Redis) -> None:
     priorities = list(range(2, 10))
 
     steered = at_once([lambda p=p: storage.set_priority(["a"], p) for p in priorities])
 
     assert all(answer.changed for (answer,) in steered)
-    told = [event.data for event in history(storage, "a") if event.kind is Kind.PRIORITY_CHANGED]
-    assert sorted(facts["to"] for facts in told if facts) == priorities
+    found = [event.data for event in history(storage, "a") if event.kind is Kind.PRIORITY_CHANGED]
+    assert sorted(facts["to"] for facts in found if facts) == priorities
     # Each saw what the one before had left.
-    assert [facts["from"] for facts in told if facts][1:] == [facts["to"] for facts in told if facts][:-1]
+    assert [facts["from"] for facts in found if facts][1:] == [facts["to"] for facts in found if facts][:-1]
 
 
 def test_a_transaction_sees_its_own_writes(storage: Redis) -> None:
@@ -168,7 +168,7 @@ def test_a_transaction_that_was_written_is_not_written_again_when_it_is_sent_aga
     words = tx.words()
 
     assert storage._server.run("apply", *words) == 1
-    assert storage._server.run("apply", *words) == 0  # somebody else, with the same idea
+    assert storage._server.run("apply", *words) == 0  # another call with the same change
     (reply,) = storage._server.send(
         "test", ("EVAL", load_scripts(with_flags=False)["apply"].text, 1, storage._server.prefix, "", "1", *words)
     )  # fmt: skip
@@ -177,20 +177,20 @@ def test_a_transaction_that_was_written_is_not_written_again_when_it_is_sent_aga
     assert kinds(storage, "a") == [Kind.ADDED, Kind.PRIORITY_CHANGED]
 
 
-def test_a_long_life_is_told_whole_although_the_head_names_only_its_latest_events(storage: Redis) -> None:
+def test_a_long_history_is_complete_although_the_head_names_only_the_latest_events(storage: Redis) -> None:
     for number in range(120):
         storage.set_priority(["a"], 1 + number % 10)
 
-    told = history(storage, "a")
+    found = history(storage, "a")
     (head,) = storage._server.send("test", ("GET", storage._keys.head("a")))
-    assert len(told) == 121
-    assert [event.id for event in told] == sorted(event.id for event in told)
+    assert len(found) == 121
+    assert [event.id for event in found] == sorted(event.id for event in found)
     assert len(entries_of(head)) <= 33
     storage.delete(["a"])
     assert len(history(storage, "a")) == 122
 
 
-def test_an_id_that_is_used_again_shows_both_lives(storage: Redis) -> None:
+def test_an_id_that_is_used_again_has_the_events_of_both_jobs(storage: Redis) -> None:
     storage.delete(["a"])
     add(storage, "a", delay=60_000_000)
 

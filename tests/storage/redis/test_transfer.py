@@ -56,37 +56,37 @@ def test_a_gap_in_the_numbers_of_events_does_not_keep_the_older_ones_alive() -> 
 
     while storage.prune(Retention(events=0)).more:
         pass
-    storage.prune(Retention(events=0))  # what the first one has told of
+    storage.prune(Retention(events=0))  # the events of the first prune
 
     (entries, holes) = storage._server.send("test", ("XLEN", storage._keys.events), ("ZCARD", storage._keys.holes))
     assert (entries, holes) == (1, 0)
     storage.close()
 
 
-def test_events_whose_numbers_lie_far_apart_are_counted_one_by_one() -> None:
+def test_events_whose_ids_have_gaps_are_counted_one_by_one() -> None:
     """As they come from PostgreSQL, whose numbers rise by a thousand."""
     clock = ManualClock()
     source = open_storage("memory://", now=clock)
     fill(source, clock)
     tables = source._tables  # type: ignore[attr-defined]
     tables.events = {1_000 * number: replace(event, id=1_000 * number) for number, event in tables.events.items()}
-    told = source.events(EventFilter(), limit=10_000)
+    found = source.events(EventFilter(), limit=10_000)
     address = Address.parse(fresh_url())
-    storage = Redis(address._replace(events=len(told) - 1), now=clock)
+    storage = Redis(address._replace(events=len(found) - 1), now=clock)
     copy_storage(End(source, "there"), End(storage, "here"), patience=0)
     (holes,) = storage._server.send("test", ("ZCARD", storage._keys.holes))
     assert holes == 0
 
     assert storage.prune(FOR_LONG).events == 1
     assert storage.prune(FOR_LONG, at=clock()).events == 0
-    assert storage.events(EventFilter(), limit=10_000) == told[1:]
+    assert storage.events(EventFilter(), limit=10_000) == found[1:]
     storage.enqueue([NewJob(f"new {number}", "mail", "mail") for number in range(7)])
     assert storage.prune(FOR_LONG, at=clock(), limit=5) == Pruned(events=5, more=True)
     assert storage.prune(FOR_LONG, at=clock(), limit=5) == Pruned(events=2)
 
     left = storage.events(EventFilter(), limit=10_000)
-    assert left[:-7] == told[8:]
-    assert storage.events(EventFilter(after=told[20].id), limit=5) == told[21:26]
+    assert left[:-7] == found[8:]
+    assert storage.events(EventFilter(after=found[20].id), limit=5) == found[21:26]
     job_id = left[0].job_id
     assert storage.events(EventFilter(job_id=job_id)) == [event for event in left if event.job_id == job_id]
     clock.turn(1)
@@ -96,7 +96,7 @@ def test_events_whose_numbers_lie_far_apart_are_counted_one_by_one() -> None:
     storage.close()
 
 
-def test_a_full_server_stops_the_copy_and_it_goes_on_when_there_is_room(own_server: RedisServer) -> None:
+def test_a_full_server_stops_the_copy_and_it_continues_when_there_is_room(own_server: RedisServer) -> None:
     clock = ManualClock()
     source = open_storage("memory://", now=clock)
     fill(source, clock)

@@ -1,7 +1,7 @@
-"""A tour through the contract: every operation of a storage, each at least once, on jobs in every state.
+"""A tour through the contract: every operation of a storage at least once, on jobs in every state.
 
-The tests of this directory watch what the server is told meanwhile. An operation that is new in the contract fails the
-tour until it has a place here.
+The tests of this directory watch the commands that the server runs meanwhile. A new operation of the contract fails the
+tour until it is called here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from packhorse.storage.transfer import Move, Section, Stage
 AT_ONCE = Retention(completed=0, dead=0, aborted=0, events=0, clients=0)
 
 
-class Guide:
+class Recorder:
     """A storage that notes which of its operations were used."""
 
     def __init__(self, storage: Storage) -> None:
@@ -48,16 +48,16 @@ class Guide:
 
 
 def take_tour(storage: Storage, look: Callable[[], object] = lambda: None) -> None:
-    """Whoever wants to may look around between its parts."""
-    guide: Any = Guide(storage)
+    """Call every operation. `look` runs between the parts."""
+    recorder: Any = Recorder(storage)
     for part in (_jobs, _lists, _work, _steering, _schedules, _processes, _records, _upkeep, _moving):
-        part(guide)
+        part(recorder)
         look()
-    guide.health()
-    guide.interrupt()
-    guide.wait(0)
-    guide.close()
-    missing = Storage.__abstractmethods__ - guide.used
+    recorder.health()
+    recorder.interrupt()
+    recorder.wait(0)
+    recorder.close()
+    missing = Storage.__abstractmethods__ - recorder.used
     assert not missing, f"the tour leaves out {sorted(missing)}"
 
 

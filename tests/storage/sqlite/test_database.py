@@ -21,7 +21,7 @@ from packhorse.core.job import NewJob
 from packhorse.storage.records import Filter
 from packhorse.storage.sqlite import SQLite, database
 from packhorse.storage.sqlite.database import Options
-from packhorse.storage.sqlite.transaction import Transaction
+from packhorse.storage.sqlite.transaction import SQLiteTransaction
 from tests.children import PATIENCE, until
 from tests.storage.sqlite.tracing import traced
 
@@ -61,7 +61,7 @@ def finish_all(callers: list[Caller], seconds: float = PATIENCE) -> None:
 
 @contextlib.contextmanager
 def occupied(
-    storage: SQLite, then: Callable[[Transaction], object] = lambda tx: None, *, seconds: float = PATIENCE
+    storage: SQLite, then: Callable[[SQLiteTransaction], object] = lambda tx: None, *, seconds: float = PATIENCE
 ) -> Iterator[None]:
     """A block during which a transaction of this process is open; `then` has been done in it, not yet committed.
 
@@ -69,7 +69,7 @@ def occupied(
     """
     began, may_end = threading.Event(), threading.Event()
 
-    def work(tx: Transaction) -> None:
+    def work(tx: SQLiteTransaction) -> None:
         then(tx)
         began.set()
         may_end.wait(seconds)
@@ -190,7 +190,7 @@ def test_one_call_that_the_database_refuses_does_not_harm_those_that_share_its_c
 def test_when_the_file_is_in_trouble_every_call_of_the_commit_is_told(storage: SQLite) -> None:
     join(storage)
 
-    def meet_trouble(tx: Transaction) -> None:
+    def meet_trouble(tx: SQLiteTransaction) -> None:
         tx.execute("SELECT * FROM a_table_that_went_away")
 
     callers = call_together(
@@ -235,12 +235,12 @@ def test_an_interrupt_of_the_thread_that_commits_for_all_loses_nobodys_work(
     place: str, storage: SQLite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     join(storage)
-    control_c, flush, record = ControlC(), Transaction.flush, storage._db.meter.record
+    control_c, flush, record = ControlC(), SQLiteTransaction.flush, storage._db.meter.record
     calls = [enqueueing(storage, new_job(f"job-{n}")) for n in range(8)]
     if place == "in a call":
         calls.insert(4, lambda: storage._db.write("interrupted", control_c))
     elif place == "before commit":
-        monkeypatch.setattr(Transaction, "flush", lambda tx: control_c() or flush(tx))
+        monkeypatch.setattr(SQLiteTransaction, "flush", lambda tx: control_c() or flush(tx))
     else:
         monkeypatch.setattr(storage._db.meter, "record", lambda *times: control_c() or record(*times))
 
@@ -262,8 +262,8 @@ def test_an_interrupted_call_is_not_carried_out_behind_its_callers_back(storage:
     join(storage)
     tries: list[int] = []
 
-    def enqueue_but_be_interrupted(tx: Transaction) -> None:
-        storage._enqueue(tx, [new_job("interrupted")])
+    def enqueue_but_be_interrupted(tx: SQLiteTransaction) -> None:
+        storage._hot_path.enqueue(tx, [new_job("interrupted")])
         tries.append(1)
         if len(tries) == 1:
             raise KeyboardInterrupt
@@ -322,7 +322,7 @@ def test_a_job_that_the_database_refuses_is_not_answered_as_kept(storage: SQLite
 def test_readers_see_the_last_commit_and_never_wait_for_a_writer(storage: SQLite) -> None:
     add(storage, "before")
 
-    with occupied(storage, lambda tx: storage._enqueue(tx, [new_job("within")])):
+    with occupied(storage, lambda tx: storage._hot_path.enqueue(tx, [new_job("within")])):
         seen = [Caller(lambda: ids(find_all(storage))) for _ in range(4)]
         finish_all(seen)
 

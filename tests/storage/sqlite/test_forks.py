@@ -110,7 +110,7 @@ def test_a_fork_while_another_thread_writes_lets_the_child_read(storage: SQLite)
     add(storage, "before")
 
     with (
-        occupied(storage, lambda tx: storage._enqueue(tx, [new_job("within")]), seconds=0.3),
+        occupied(storage, lambda tx: storage._hot_path.enqueue(tx, [new_job("within")]), seconds=0.3),
         forked(lambda parent: parent.send(ids(find_all(storage)))) as child,
     ):
         seen = child.receive()
@@ -128,7 +128,7 @@ def test_a_fork_while_another_thread_writes_lets_the_child_write_after_it(path: 
         parent.send("stored")
 
     with contextlib.ExitStack() as stack:
-        with occupied(storage, lambda tx: storage._enqueue(tx, [new_job("within")]), seconds=0.3):
+        with occupied(storage, lambda tx: storage._hot_path.enqueue(tx, [new_job("within")]), seconds=0.3):
             child = stack.enter_context(forked(work))
             assert child.receive() == "begins"
         assert child.receive() == "stored"
@@ -172,7 +172,7 @@ def test_a_fork_waits_for_a_connection_that_another_thread_is_opening(
     storage: SQLite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SQLite holds locks of the whole process meanwhile, which nobody in the child would ever let go."""
-    monkeypatch.setattr(database, "_STILL", PATIENCE)
+    monkeypatch.setattr(database, "_FORK_PATIENCE", PATIENCE)
     storage.enqueue([new_job("before")])  # the file is open for writing, and not yet for reading
     connect, opening, may_open = storage._db._file.connect, threading.Event(), threading.Event()
     done: list[str] = []

@@ -19,7 +19,7 @@ from packhorse.core.job import COMPLETED, DEAD, FINAL, HELD, QUEUED, RUNNING, SC
 from packhorse.core.outcome import Completed
 from packhorse.storage.queries import BY_DUE_TIME, IN_LINE, LATEST_FINISHED, NEWEST, Order, encode_cursor
 from packhorse.storage.records import Count, Filter
-from packhorse.storage.sql.lists import AT_MOST, AT_ONCE
+from packhorse.storage.sql.lists import AT_A_TIME, AT_MOST
 from packhorse.storage.sqlite import SQLite
 from packhorse.storage.sqlite.database import Options
 from tests.storage.sqlite.tracing import traced
@@ -82,7 +82,7 @@ def test_one_call_looks_at_a_bounded_number_of_jobs(where: Filter, watched: Watc
 
     assert page.jobs == []
     assert page.next is not None
-    assert AT_MOST <= watched.looked_at() <= AT_MOST + AT_ONCE
+    assert AT_MOST <= watched.looked_at() <= AT_MOST + AT_A_TIME
 
 
 @pytest.mark.parametrize("where", ODD_FILTERS)

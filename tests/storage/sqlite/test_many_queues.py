@@ -11,7 +11,7 @@ import pytest
 from packhorse.conformance.builders import join, new_job
 from packhorse.core.outcome import Completed, Verdict
 from packhorse.storage.records import EventFilter
-from packhorse.storage.sqlite import SQLite, working
+from packhorse.storage.sqlite import SQLite, hot_path
 
 _QUEUES = {f"q{number}": 1 for number in range(100)}
 
@@ -87,7 +87,7 @@ def test_after_a_round_in_which_all_lines_became_short_the_rest_is_found(storage
     owner = join(storage)
 
     assert len(storage.reserve(owner, _QUEUES, 40)) == 40  # by now it is known that the lines are many
-    assert working._LINES_AT_ONCE < 40
+    assert hot_path._QUEUES_AT_A_TIME < 40
     assert len(storage.reserve(owner, _QUEUES, 200)) == 200
     assert len(storage.reserve(owner, _QUEUES, 200)) == 60
 

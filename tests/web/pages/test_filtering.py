@@ -112,7 +112,7 @@ def test_the_longest_runs_come_first_if_asked(web: TestClient, yard: Yard):
 
 
 def test_the_longest_runs_are_looked_for_page_by_page(web: TestClient, yard: Yard, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(lists, "AT_ONCE", 20)
+    monkeypatch.setattr(lists, "AT_A_TIME", 20)
     monkeypatch.setattr(lists, "AT_MOST", 20)
     rare = [yard.add("rare").id for _ in range(3)]
     yard.storage.enqueue([NewJob(f"common-{number}", "common", "print") for number in range(60)])

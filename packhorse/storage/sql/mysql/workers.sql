@@ -12,20 +12,16 @@ INSERT IGNORE INTO {schema}.packhorse_worker (
     id, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at
 ) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 
--- name: lock_worker
+-- name: lock_workers
 SELECT id, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at
-FROM {schema}.packhorse_worker WHERE id = $1 FOR UPDATE
+FROM {schema}.packhorse_worker WHERE id IN ($1*) ORDER BY id FOR UPDATE
 
 -- name: all_workers
 SELECT id, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at
 FROM {schema}.packhorse_worker ORDER BY joined_at, id
 
--- name: worker
-SELECT id, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at
-FROM {schema}.packhorse_worker WHERE id = $1
-
 -- name: beat
--- Of these owners; $2 tells what each reports. Counts those as found in which nothing changes: our sessions ask for that.
+-- $2 says what each of these owners reports. The row count includes rows that do not change: our sessions ask for that.
 UPDATE {schema}.packhorse_worker SET beat_at = $1, report = $2 WHERE id IN ($3*)
 
 -- name: beaten
@@ -44,16 +40,16 @@ SELECT id, owner, fence, abort_reason FROM {schema}.packhorse_job FORCE INDEX (p
 WHERE owner IN ($1*) AND abort_at IS NOT NULL
 ORDER BY seq
 
--- name: get_client
-SELECT joined_at FROM {schema}.packhorse_client WHERE id = $1 FOR UPDATE
+-- name: lock_clients
+SELECT id, name, info, joined_at, beat_at FROM {schema}.packhorse_client WHERE id IN ($1*) ORDER BY id FOR UPDATE
+
+-- name: client_exists
+SELECT 1 FROM {schema}.packhorse_client WHERE id = $1
 
 -- name: put_client
 INSERT INTO {schema}.packhorse_client (id, name, info, joined_at, beat_at) VALUES ($1, $2, $3, $4, $5)
 ON DUPLICATE KEY UPDATE
     name = VALUES(name), info = VALUES(info), joined_at = VALUES(joined_at), beat_at = VALUES(beat_at)
-
--- name: touch_client
-UPDATE {schema}.packhorse_client SET beat_at = $1 WHERE id = $2
 
 -- name: all_clients
 SELECT id, name, info, joined_at, beat_at,
@@ -80,7 +76,8 @@ ON DUPLICATE KEY UPDATE client_id = VALUES(client_id)
 DELETE FROM {schema}.packhorse_subscriber WHERE job_id = $1 AND client_id = $2
 
 -- name: subscribers_of
-SELECT client_id FROM {schema}.packhorse_subscriber WHERE job_id = $1 ORDER BY client_id
+SELECT job_id, client_id FROM {schema}.packhorse_subscriber WHERE job_id IN ($1*)
+ORDER BY job_id, client_id
 
 -- name: outcomes_for
 SELECT {job_columns}

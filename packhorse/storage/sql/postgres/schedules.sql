@@ -1,12 +1,12 @@
--- name: get_schedule
-SELECT name, task, cron, tz, args, queue, options, missed, overlap, next_at, last_at, last_job_id,
-       paused_at, paused_by, updated_at
-FROM {schema}.packhorse_schedule WHERE name = $1 FOR UPDATE
-
 -- name: all_schedules
 SELECT name, task, cron, tz, args, queue, options, missed, overlap, next_at, last_at, last_job_id,
        paused_at, paused_by, updated_at
 FROM {schema}.packhorse_schedule ORDER BY next_at, name
+
+-- name: lock_schedules
+SELECT name, task, cron, tz, args, queue, options, missed, overlap, next_at, last_at, last_job_id,
+       paused_at, paused_by, updated_at
+FROM {schema}.packhorse_schedule WHERE name = ANY (ARRAY(SELECT json_array_elements_text($1::json))) ORDER BY name FOR UPDATE
 
 -- name: put_schedule
 INSERT INTO {schema}.packhorse_schedule (

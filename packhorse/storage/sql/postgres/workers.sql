@@ -13,17 +13,13 @@ INSERT INTO {schema}.packhorse_worker (
 ) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 ON CONFLICT (id) DO NOTHING
 
--- name: lock_worker
+-- name: lock_workers
 SELECT id, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at
-FROM {schema}.packhorse_worker WHERE id = $1 FOR UPDATE
+FROM {schema}.packhorse_worker WHERE id = ANY (ARRAY(SELECT json_array_elements_text($1::json))) ORDER BY id FOR UPDATE
 
 -- name: all_workers
 SELECT id, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at
 FROM {schema}.packhorse_worker ORDER BY joined_at, id
-
--- name: worker
-SELECT id, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at
-FROM {schema}.packhorse_worker WHERE id = $1
 
 -- name: beat
 -- One heartbeat for many owners, from a JSON list. The second column is null for an owner that is unknown; the last ones
@@ -50,16 +46,16 @@ SELECT id, owner, fence, abort_reason FROM {schema}.packhorse_job
 WHERE owner = ANY (ARRAY(SELECT json_array_elements_text($1::json))) AND abort_at IS NOT NULL
 ORDER BY seq + 0 -- the sum keeps the server from walking over all jobs in order
 
--- name: get_client
-SELECT joined_at FROM {schema}.packhorse_client WHERE id = $1 FOR UPDATE
+-- name: lock_clients
+SELECT id, name, info, joined_at, beat_at FROM {schema}.packhorse_client WHERE id = ANY (ARRAY(SELECT json_array_elements_text($1::json))) ORDER BY id FOR UPDATE
+
+-- name: client_exists
+SELECT 1 FROM {schema}.packhorse_client WHERE id = $1
 
 -- name: put_client
 INSERT INTO {schema}.packhorse_client (id, name, info, joined_at, beat_at) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (id) DO UPDATE
 SET name = excluded.name, info = excluded.info, joined_at = excluded.joined_at, beat_at = excluded.beat_at
-
--- name: touch_client
-UPDATE {schema}.packhorse_client SET beat_at = $1 WHERE id = $2
 
 -- name: all_clients
 SELECT id, name, info, joined_at, beat_at,
@@ -85,8 +81,8 @@ INSERT INTO {schema}.packhorse_subscriber (job_id, client_id) VALUES ($1, $2) ON
 DELETE FROM {schema}.packhorse_subscriber WHERE (job_id, client_id) >= ($1, $2) AND (job_id, client_id) <= ($1, $2)
 
 -- name: subscribers_of
-SELECT client_id FROM {schema}.packhorse_subscriber
-WHERE job_id BETWEEN $1 AND $1 ORDER BY job_id, client_id
+SELECT job_id, client_id FROM {schema}.packhorse_subscriber WHERE job_id = ANY (ARRAY(SELECT json_array_elements_text($1::json)))
+ORDER BY job_id, client_id
 
 -- name: outcomes_for
 SELECT {job} FROM {schema}.packhorse_job

@@ -1,12 +1,12 @@
--- name: get_schedule
-SELECT name, task, cron, tz, args, queue, options, missed, overlap, next_at, last_at, last_job_id,
-       paused_at, paused_by, updated_at
-FROM packhorse_schedule WHERE name = ?
-
 -- name: all_schedules
 SELECT name, task, cron, tz, args, queue, options, missed, overlap, next_at, last_at, last_job_id,
        paused_at, paused_by, updated_at
 FROM packhorse_schedule ORDER BY next_at, name
+
+-- name: lock_schedules
+SELECT name, task, cron, tz, args, queue, options, missed, overlap, next_at, last_at, last_job_id,
+       paused_at, paused_by, updated_at
+FROM packhorse_schedule WHERE name IN (SELECT value FROM json_each(?))
 
 -- name: put_schedule
 INSERT OR REPLACE INTO packhorse_schedule (

@@ -8,34 +8,27 @@ INSERT OR IGNORE INTO packhorse_worker (
     id, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at
 ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
--- name: lock_worker
+-- name: lock_workers
 SELECT id, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at
-FROM packhorse_worker WHERE id = ?
+FROM packhorse_worker WHERE id IN (SELECT value FROM json_each(?))
 
 -- name: all_workers
 SELECT id, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at
 FROM packhorse_worker ORDER BY joined_at, id
-
--- name: worker
-SELECT id, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at
-FROM packhorse_worker WHERE id = ?
-
--- name: beat_worker
-UPDATE packhorse_worker SET beat_at = ?, report = ? WHERE id = ?
 
 -- name: jobs_to_stop
 SELECT id, owner, fence, abort_reason FROM packhorse_job
 WHERE owner IN (SELECT value FROM json_each(?)) AND abort_at IS NOT NULL
 ORDER BY seq
 
--- name: get_client
-SELECT joined_at FROM packhorse_client WHERE id = ?
+-- name: lock_clients
+SELECT id, name, info, joined_at, beat_at FROM packhorse_client WHERE id IN (SELECT value FROM json_each(?))
+
+-- name: client_exists
+SELECT 1 FROM packhorse_client WHERE id = ?
 
 -- name: put_client
 INSERT OR REPLACE INTO packhorse_client (id, name, info, joined_at, beat_at) VALUES (?, ?, ?, ?, ?)
-
--- name: touch_client
-UPDATE packhorse_client SET beat_at = ? WHERE id = ?
 
 -- name: all_clients
 SELECT id, name, info, joined_at, beat_at,
@@ -61,7 +54,8 @@ INSERT OR IGNORE INTO packhorse_subscriber (job_id, client_id) VALUES (?, ?)
 DELETE FROM packhorse_subscriber WHERE job_id = ? AND client_id = ?
 
 -- name: subscribers_of
-SELECT client_id FROM packhorse_subscriber WHERE job_id = ? ORDER BY client_id
+SELECT job_id, client_id FROM packhorse_subscriber WHERE job_id IN (SELECT value FROM json_each(?))
+ORDER BY job_id, client_id
 
 -- name: outcomes_for
 SELECT {job} FROM packhorse_job

@@ -1,9 +1,0 @@
--- name: get_pause
-SELECT paused_at, CASE WHEN timed_at = paused_at THEN paused_until END FROM {schema}.packhorse_queue WHERE name = $1 FOR UPDATE
-
--- name: set_pause
-INSERT INTO {schema}.packhorse_queue (name, paused_at, paused_by, paused_why, paused_until, timed_at)
-VALUES ($1, $2, $3, $4, $5, $2)
-ON DUPLICATE KEY UPDATE
-    paused_at = VALUES(paused_at), paused_by = VALUES(paused_by), paused_why = VALUES(paused_why),
-    paused_until = VALUES(paused_until), timed_at = VALUES(timed_at)
