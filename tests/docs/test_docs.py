@@ -234,6 +234,20 @@ def test_every_link_to_a_file_leads_somewhere(page: Path):
     assert missing == []
 
 
+def anchors_of(page: Path) -> set[str]:
+    """The anchors that GitHub makes from the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", BLOCK.sub("", page.read_text("utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@cases("page", PAGES)
+def test_every_link_to_a_heading_finds_it(page: Path):
+    links = re.findall(r"\]\(([^)#\s:]*)#([^)]+)\)", page.read_text("utf-8"))
+    targets = [((page.parent / link if link else page), anchor) for link, anchor in links]
+
+    assert [(path.name, anchor) for path, anchor in targets if anchor not in anchors_of(path)] == []
+
+
 def test_every_path_that_the_guides_name_exists():
     """Guides for developers write a path below `packhorse/` as `core/job.py` or `storage/engine/`."""
     for page in ("docs/architecture.md", "docs/glossary.md", "docs/how-a-job-travels.md", "CONTRIBUTING.md"):
