@@ -316,8 +316,8 @@ class SQLTransaction(ABC):
 
     def _holding_jobs(self, job_ids: set[str]) -> dict[str, Job]:
         """The jobs that took unique keys. In a caller's transaction only waiting ones are locked, so that they do not
-        start before its end. Workers want to finish the others, and nobody knows when that transaction ends; it may
-        also see old versions of them, so they are read outside of it."""
+        start before its end. Workers want to finish the others, and that transaction may last; it may also see old
+        versions of them, so they are read outside of it."""
         if self.read_outside is None:
             return self.jobs(job_ids)
         seen = {job.id: job for job in self.read_outside(sorted(job_ids)) if job.state not in WAITING}

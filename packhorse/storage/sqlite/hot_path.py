@@ -40,7 +40,7 @@ _QUEUES_AT_A_TIME = 32
 _LONG_RUN = 16
 """So many jobs with consecutive numbers, on average, are worth a statement of their own."""
 _MOST_REMEMBERED = 10_000
-"""How many reserved jobs are remembered; nobody finishes those of workers that have died."""
+"""How many reserved jobs are remembered; those of workers that died are never finished."""
 
 _Ended = tuple[Job, Completed, int]
 """A job, its outcome, and when it started."""
