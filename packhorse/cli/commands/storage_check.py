@@ -47,7 +47,7 @@ def storage_check(context: CommandContext, storage: str, only: str) -> int:
     target.try_out(ManualClock())
     watch = _Watch(quiet=context.quiet or context.as_json)
     try:
-        result = run_suite(target, only=only, tell=watch)
+        result = run_suite(target, only=only, on_check=watch)
     except KeyboardInterrupt:
         watch.line.clear()
         say(f"interrupted while it was checked that {watch.check}", err=True)
