@@ -187,7 +187,7 @@ def test_ids_of_ones_own_making_are_found_too(yard: Yard):
 
 
 def test_a_job_that_is_only_shown_is_not_looked_for_beyond_the_first(yard: Yard, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(lists.Index, "ids_at_once", 5)
+    monkeypatch.setattr(lists.Index, "ids_at_a_time", 5)
     for _ in range(30):
         yard.add()
     job = yard.add()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from packhorse import Packhorse
-from packhorse.cli.commands.work import _tell_move
+from packhorse.cli.commands.work import _warn_if_moved
 from packhorse.core.job import State
 from packhorse.storage import open_storage
 from packhorse.storage.records import Filter
@@ -117,7 +117,7 @@ def test_a_move_that_was_broken_off_is_cancelled(
     mark = ended.storage.move()
     asked = packhorse("doctor", "--quiet")
     with Packhorse(storage=open_storage(ended.url)) as app:
-        _tell_move(app)
+        _warn_if_moved(app)
 
     cancelled = packhorse("copy-store", ended.url, "--cancel")
 

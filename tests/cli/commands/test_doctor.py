@@ -98,7 +98,7 @@ def test_without_a_storage_it_tells_what_it_can(here: Path, packhorse: Call):
 
     assert told["reach"][0][0] == "bad"
     assert "there is no packhorse.db here" in told["reach"][0][1]
-    assert "the first job makes it: packhorse enqueue NAME" in told["reach"][0][2]
+    assert "the first job creates it: packhorse enqueue NAME" in told["reach"][0][2]
     assert told["web"][0][0] == "ok"
     assert list(here.iterdir()) == []
 

@@ -63,10 +63,10 @@ def test_what_waited_waits_again_where_it_is_imported(yard: Yard, packhorse: Cal
     second = packhorse("import", "all.jsonl", "--url", "sqlite:///new.db")
 
     assert first.stdout == (
-        "4 enqueued, 1 left out: aborted, 1 left out: completed, 1 left out: dead, 1 left out: reserved,"
-        " 1 left out: running\n"
+        "4 enqueued, 1 skipped: aborted, 1 skipped: completed, 1 skipped: dead, 1 skipped: reserved,"
+        " 1 skipped: running\n"
     )
-    assert second.stdout.startswith("1 left out: aborted")
+    assert second.stdout.startswith("1 skipped: aborted")
     assert "4 there already" in second.stdout
     new = open_storage(f"sqlite:///{yard.directory / 'new.db'}")
     found = new.get(later.id)
@@ -99,7 +99,7 @@ def test_a_unique_twin_is_not_doubled(yard: Yard, packhorse: Call) -> None:
 
     result = packhorse("import", "-", stdin=line)
 
-    assert result.stdout == "1 left out: a unique twin waits\n"
+    assert result.stdout == "1 skipped: a unique twin waits\n"
 
 
 @pytest.mark.parametrize("line", ["{", '{"id":"a"}', '"text"', '{"id":1,"seq":"x"}', "\xff"])
@@ -111,7 +111,7 @@ def test_a_line_that_is_no_job_is_told_by_its_number(yard: Yard, packhorse: Call
 
     assert result.exit_code == 2
     assert "line 3 of - is not an exported job" in result.stderr
-    assert "the lines before it are in" in result.stderr
+    assert "the lines before it were imported" in result.stderr
     assert result.stdout == "1 enqueued\n"
     assert json.loads(packhorse("jobs", "--json", "--url", "sqlite:///new.db").stdout)["id"] in good
     assert "Traceback" not in result.stderr
@@ -120,7 +120,7 @@ def test_a_line_that_is_no_job_is_told_by_its_number(yard: Yard, packhorse: Call
 def test_before_a_bad_first_line_nothing_is_said_to_be_in(yard: Yard, packhorse: Call) -> None:
     result = packhorse("import", "-", stdin="{")
 
-    assert "nothing is in yet: mend it" in result.stderr
+    assert "nothing was imported" in result.stderr
     assert result.stdout == ""
 
 

@@ -28,7 +28,7 @@ def test_the_shop_leaves_a_believable_history_behind(swift_path: Path):
     shop.play(until - HOUR // 2, 15_000_000)
     shop.deploy()
     shop.play(until, 15_000_000)
-    shop.steer()
+    shop.act_as_operator()
     shop.beat()
 
     queues = {queue.name: queue for queue in storage.queues()}
@@ -68,7 +68,7 @@ def test_a_storage_with_jobs_is_left_alone(packhorse: Call, yard: Yard):
     result = packhorse("fakedata")
 
     assert result.exit_code == ExitCode.REFUSED
-    assert "has jobs already" in result.stderr
+    assert "has jobs" in result.stderr
     assert "--url sqlite:///fake.db" in result.stderr
     assert yard.storage.count(Filter()).number == 1
 

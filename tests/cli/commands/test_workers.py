@@ -107,7 +107,7 @@ def test_who_is_gone_is_told_with_what_it_held_and_no_longer_listed(yard: Yard, 
     assert "No foreman is running to take their jobs back. Start one: packhorse work" in result.stderr
     assert lines(packhorse("workers", "--json").stdout) == []
     assert [(each["id"], each["is_alive"], each["holds"]) for each in gone] == [("f9", False, 0), ("w9", False, 1)]
-    assert "the foreman ox:8 and its worker fell silent" in packhorse("status").stdout
+    assert "no worker is running; no jobs wait; the last fell silent" in packhorse("status").stdout
 
 
 def a_crew_of_a_patient_app(yard: Yard) -> None:
@@ -124,7 +124,7 @@ def a_crew_of_a_patient_app(yard: Yard) -> None:
         (["workers"], "w9"),
         (["status"], "1 worker"),
         (["check"], "1 foreman alive"),
-        (["doctor"], "every process has given a sign of life within its lease"),
+        (["doctor"], "every worker has sent a heartbeat within its lease"),
         ([], "1 worker is running"),
         (["quiet", "ox:8"], "ox:8"),
     ],
