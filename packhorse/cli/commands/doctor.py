@@ -246,8 +246,11 @@ def _latency(storage: Storage, facts: Facts) -> Iterator[Finding]:
 
 
 def _problems(storage: Storage, facts: Facts) -> Iterator[Finding]:
-    for finding in health.storage(facts):
-        yield finding._replace(fix=None if finding.verdict is Verdict.OK else "packhorse storage")
+    problems = [each for each in health.storage(facts) if each.verdict is not Verdict.OK]
+    for problem in problems:
+        yield problem._replace(fix="packhorse storage")
+    if not problems:
+        yield _ok("storage", f"{facts.health.kind} {facts.health.version} reports no problems")
     for note in facts.health.notes:
         summary, _, hint = note.partition(": ")
         yield _note("storage", summary, hint or "packhorse storage")
