@@ -51,7 +51,7 @@ class BareRedis:
                 return finished
 
     def scripts_called(self) -> int:
-        """How often the server has run a script, for whomever."""
+        """How often the server has run a script."""
         stats = self._connection.call("INFO", "commandstats").decode()
         found = re.search(r"cmdstat_evalsha:calls=(\d+)", stats)
         return int(found[1]) if found else 0

@@ -794,17 +794,17 @@ def test_eight_threads_share_two_thousand_jobs_and_finish_each_once(storage: Sto
     storage.enqueue(jobs[BATCH:])
 
     def work(mine: Storage, owner: str) -> tuple[list[tuple[str, int]], list[Verdict]]:
-        handed_out, verdicts = [], []
+        without_broken, verdicts = [], []
         taken = mine.reserve(join(mine, owner), {"mail": 1}, 50)
         while taken:
-            handed_out += [(job.id, job.fence) for job in taken]
+            without_broken += [(job.id, job.fence) for job in taken]
             told, taken = mine.finish_and_reserve([Completed(job.token) for job in taken], owner, {"mail": 1}, 50)
             verdicts += told
-        return handed_out, verdicts
+        return without_broken, verdicts
 
     shares = at_once([partial(work, (storage, neighbour)[number % 2], f"worker-{number}") for number in range(8)])
 
-    assert sorted(job for handed_out, _ in shares for job in handed_out) == [(job.id, 1) for job in jobs]
+    assert sorted(job for without_broken, _ in shares for job in without_broken) == [(job.id, 1) for job in jobs]
     assert [verdict for _, verdicts in shares for verdict in verdicts] == [Verdict.ACCEPTED] * len(jobs)
     assert storage.totals()["completed"] == len(jobs)
     assert [(tally.state, tally.number) for tally in tallies(storage)] == [(COMPLETED, len(jobs))]

@@ -121,7 +121,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     object: dict[str, Any] | None = None
 
 
-def deed_about(kind: Kind, name: str) -> dict[str, Any]:
+def operator_event_fields(kind: Kind, name: str) -> dict[str, Any]:
     """The subject of an operator's event of this kind: a session of the web that has ended, or a schedule."""
     if kind is Kind.SIGNED_OUT:
         return {"subject": Subject.CLIENT, "kind": kind, "owner": name}

@@ -36,7 +36,7 @@ from packhorse.foreman.poller import Orders
 from packhorse.foreman.rescue_guard import RescueGuard
 from packhorse.monitor.stacks import STACKS_TOLD_FOR
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import LEASE_S, TELLS_RESULTS, AbortRequest
+from packhorse.storage.records import HAS_RESULT_HANDLERS, LEASE_S, AbortRequest
 from packhorse.worker.config import WorkerConfig, WorkerLimits
 from packhorse.worker.ipc import Message
 from packhorse.worker.process import WorkerProcess
@@ -313,7 +313,7 @@ class _PoolHeartbeat:
             "concurrency": concurrency,
             "drain_s": settings.stop_grace / SECOND,
             LEASE_S: settings.lease / SECOND,
-            TELLS_RESULTS: app.has_result_handlers,
+            HAS_RESULT_HANDLERS: app.has_result_handlers,
             "version": __version__,
             PROCESS_SPACE: process_space(),
             IN_PROGRAM: True,

@@ -47,7 +47,7 @@ from packhorse.foreman.worker_handle import WorkerHandle
 from packhorse.monitor.local_liveness import StatusFile
 from packhorse.monitor.stats import connections_report
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import LEASE_S, TELLS_RESULTS
+from packhorse.storage.records import HAS_RESULT_HANDLERS, LEASE_S
 from packhorse.worker.processes import signal_on_parents_exit
 from packhorse.worker.spool import Spool
 
@@ -111,7 +111,7 @@ class Foreman:
         self._selector = selectors.DefaultSelector()
         self.backoff = CrashBackoff(gives_up=gives_up)
         self.workers = WorkerGroup(launch, self._selector, on_online=lambda: self.threads.heartbeat.beat_soon())
-        self.record = ForemanRecord(storage, {**self._info_of(launch.target), TELLS_RESULTS: tells_results})
+        self.record = ForemanRecord(storage, {**self._info_of(launch.target), HAS_RESULT_HANDLERS: tells_results})
         wake = self._signals.send
         self.threads = StorageThreads(
             storage,

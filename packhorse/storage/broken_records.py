@@ -39,7 +39,7 @@ def is_broken(job: Job) -> bool:
     return isinstance(job, BrokenJob) or (job.state is DEAD and (job.error or "").startswith(f'{{"type":"{TYPE}"'))
 
 
-def mended(kind: type[S], raw: Mapping[str, Any]) -> tuple[S, list[str]]:
+def repaired(kind: type[S], raw: Mapping[str, Any]) -> tuple[S, list[str]]:
     """Return a value of this kind from what is valid of a stored record, and what is wrong with the rest."""
     values: dict[str, Any] = {}
     faults: list[str] = []
@@ -86,9 +86,9 @@ def _is_enum(hint: Any) -> bool:
     return isinstance(hint, type) and issubclass(hint, Enum)
 
 
-def mended_job(raw: Mapping[str, Any], why: str | None = None) -> BrokenJob:
+def broken_job(raw: Mapping[str, Any], why: str | None = None) -> BrokenJob:
     """The job of a record with these fields. `why` says what is wrong apart from a field."""
-    job, faults = mended(BrokenJob, {**raw, "persistent": bool(raw.get("persistent"))})
+    job, faults = repaired(BrokenJob, {**raw, "persistent": bool(raw.get("persistent"))})
     told = "; ".join(([why] if why else []) + faults)
     stored = "\n".join(f"{name} = {_shown(value)}" for name, value in raw.items() if value is not None)
     failure = Failure(TYPE, _clean(f"what is stored of this job cannot be right: {told}", MESSAGE_LIMIT),
@@ -135,7 +135,7 @@ def record_in(kind: type[S], packed: bytes, **known: Any) -> S:
     try:
         return msgspec.json.decode(packed, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return mended(kind, {**facts_in(packed), **known})[0]
+        return repaired(kind, {**facts_in(packed), **known})[0]
 
 
 # --- results ---------------------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def record_in(kind: type[S], packed: bytes, **known: Any) -> S:
 
 def shown(job: Job) -> Job:
     """The job itself, or a `BrokenJob` if its record is invalid."""
-    return job if type(job) is not Job or _is_sound(job) else mended_job(_raw(job))
+    return job if type(job) is not Job or _is_sound(job) else broken_job(_raw(job))
 
 
 def _raw(job: Job) -> dict[str, Any]:
@@ -179,7 +179,7 @@ def refusal(job: Job) -> Failed | None:
     return Failed(job.token, Failure.from_json(job.error or "{}")) if isinstance(job, BrokenJob) else None
 
 
-def handed_out(storage: Any, jobs: list[Job]) -> list[Job]:
+def without_broken(storage: Any, jobs: list[Job]) -> list[Job]:
     """Return those of the reserved jobs that can run. The others become dead here."""
     odd = [  # most jobs have none of these fields; a call for each would be slow
         job
@@ -201,8 +201,8 @@ def handed_out(storage: Any, jobs: list[Job]) -> list[Job]:
 
 
 def _reserved(storage: Any, jobs: list[Job], *words: Any, **named: Any) -> list[Job]:
-    """As `handed_out`; if none of them can run, reserve others."""
-    found = handed_out(storage, jobs)
+    """As `without_broken`; if none of them can run, reserve others."""
+    found = without_broken(storage, jobs)
     if not found and jobs:
         found = storage.reserve(*words, **named)
     return found
@@ -231,13 +231,13 @@ ANSWERS: dict[str, Callable[..., Any]] = {
     "find": lambda _, page, *__, **___: _page(page),
     "find_by_id": lambda _, page, *__, **___: _page(page),
     "reserve": _reserved,
-    "wait_and_reserve": lambda storage, jobs, *_, **__: handed_out(storage, jobs),
+    "wait_and_reserve": lambda storage, jobs, *_, **__: without_broken(storage, jobs),
     "finish_and_reserve": _reserved_then,
 }
 """What is done to the result of a call that returns jobs: (storage, result, *arguments)."""
 
 
-def looked_through(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+def with_checked_jobs(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
     """This call of a storage, with a check of the jobs that it returns."""
     look = ANSWERS[name]
 

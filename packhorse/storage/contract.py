@@ -28,7 +28,7 @@ from packhorse.core.errors import BadValue
 from packhorse.core.event import Event, ForemanOrder, Kind
 from packhorse.core.job import Job, NewJob, Token
 from packhorse.core.outcome import Outcome, Verdict
-from packhorse.storage.broken_records import ANSWERS, looked_through
+from packhorse.storage.broken_records import ANSWERS, with_checked_jobs
 from packhorse.storage.checks import WRITES, checked
 from packhorse.storage.records import (
     USUAL_LEASE,
@@ -86,7 +86,7 @@ class Storage(ABC):
         super().__init_subclass__(**words)
         for name, call in list(vars(cls).items()):
             if (name in WRITES or name in ANSWERS) and not getattr(call, "__isabstractmethod__", False):
-                seen = looked_through(name, call) if name in ANSWERS else call
+                seen = with_checked_jobs(name, call) if name in ANSWERS else call
                 setattr(cls, name, checked(name, seen, getattr(Storage, name)) if name in WRITES else seen)
 
     event_stride = 1

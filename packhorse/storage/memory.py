@@ -55,9 +55,9 @@ from packhorse.storage.records import (
     TaskInfo,
     Tick,
     WorkerInfo,
+    count_lost,
     dropped_lines,
-    look_into,
-    lost_with,
+    search_depth,
 )
 from packhorse.storage.transfer import (
     Dumped,
@@ -70,8 +70,8 @@ from packhorse.storage.transfer import (
     Subscription,
     bare,
     may_go_on,
-    outlook_of,
     paged,
+    poll_result,
     problems,
     quiet_answer,
 )
@@ -208,7 +208,9 @@ class Transaction:
             about = (cause, job.task, failure.pattern(), failure.place)
             group = FailureGroup(*about, 0, self.now, self.now, job.id, first_version=failure.version)
         number, place = group.number + 1, failure.place
-        group = replace(group.heard(failure.version), number=number, place=place, last_at=self.now, last_job_id=job.id)
+        group = replace(
+            group.with_failure(failure.version), number=number, place=place, last_at=self.now, last_job_id=job.id
+        )
         self._tables.put(self._tables.failures, cause, group)
         key = (CAUSE_MINUTES.name, CAUSE_MINUTES.start_of(self.now), cause, job.task, CAUSED)
         self._tables.put(self._tables.measures, key, self._tables.measures.get(key, 0) + 1)
@@ -387,7 +389,7 @@ class Transaction:
         if len(log) > keep:
             dropped = [line.message for line in log[: len(log) - keep + 1]]
             log = log[len(log) - keep :]
-            log[:1] = [replace(line, message=dropped_lines(lost_with(dropped)), kind=LogKind.LOG) for line in log[:1]]
+            log[:1] = [replace(line, message=dropped_lines(count_lost(dropped)), kind=LogKind.LOG) for line in log[:1]]
         self._tables.put(self._tables.logs, job.id, tuple(log))
 
     def silence(self, cause: str, until: int | None, by: str | None, version: str | None) -> tuple[str, bool] | None:
@@ -529,7 +531,7 @@ class Memory(Engine[Transaction]):
             counts[job.queue][job.state] += 1
             if job.state is QUEUED:
                 lines[job.queue, job.rank].append(job)
-        depth = look_into(sum(not _is_oldest(line[0]) for line in lines.values()))
+        depth = search_depth(sum(not _is_oldest(line[0]) for line in lines.values()))
         oldest: dict[str, int] = {}
         for (queue, _), line in lines.items():
             since = min(job.queued_at or 0 for job in line[: 1 if _is_oldest(line[0]) else depth])
@@ -571,7 +573,7 @@ class Memory(Engine[Transaction]):
         orders = (one.id for one in self._tables.events.values() if one.kind is Kind.ORDERED and one.owner == foreman)
         slots = (schedule.next_at for schedule in self._tables.schedules.values() if schedule.paused_at is None)
         paused = (queue for queue in self._tables.queues.values() if queue.is_paused)
-        return outlook_of(
+        return poll_result(
             self.now(),
             self._move,
             stops=any(job.owner in owners and job.abort_reason is not None for job in jobs),
@@ -747,7 +749,7 @@ _TABLES = {section: section.value for section in Section} | {Section.LOCKS: "key
 
 
 def _is_oldest(first: Job) -> bool:
-    """Return whether the first of a line has waited longer than the others; see `look_into`."""
+    """Return whether the first of a line has waited longer than the others; see `search_depth`."""
     return first.queued_at == first.created_at
 
 

@@ -118,7 +118,7 @@ class Tally(msgspec.Struct, frozen=True):
     number: int
 
 
-def look_into(lines: int) -> int:
+def search_depth(lines: int) -> int:
     """How deep `queues` looks into each of this many lines for the job that has waited longest.
 
     The line of a rank is in order of arrival. A job that was queued when it was created has waited longer than all
@@ -127,7 +127,7 @@ def look_into(lines: int) -> int:
     hundred. With more than a hundred such lines it is sought among fewer, and with more than a thousand the first one
     counts.
 
-    >>> look_into(1), look_into(400), look_into(1_000), look_into(1_001)
+    >>> search_depth(1), search_depth(400), search_depth(1_000), search_depth(1_001)
     (100, 25, 10, 1)"""
     return 1 if lines > 1_000 else min(100, 10_000 // max(1, lines))
 
@@ -141,7 +141,7 @@ class QueueInfo(msgspec.Struct, frozen=True):
     paused_by: str | None = None
     paused_why: str | None = None
     paused_until: int | None = None  # None: until an operator resumes it
-    oldest_queued_at: int | None = None  # since when the oldest queued job waits; see `look_into`
+    oldest_queued_at: int | None = None  # since when the oldest queued job waits; see `search_depth`
 
     @property
     def is_paused(self) -> bool:
@@ -201,7 +201,7 @@ class ActionResult(msgspec.Struct, frozen=True):
     stale: bool = False  # it has changed since it was seen, and was left alone
 
 
-def left_alone(operation: Operation, job: Job, seen: JobVersion | None) -> ActionResult | None:
+def refusal_for(operation: Operation, job: Job, seen: JobVersion | None) -> ActionResult | None:
     """Return the result for a job that stays as it is: it is not as `seen`, or its state does not allow the operation.
     None: go ahead. Called under the job's lock."""
     if seen is not None and not seen.is_still(job):
@@ -217,7 +217,7 @@ def seen_by_id(job_ids: Sequence[str], seen: Sequence[JobVersion]) -> dict[str, 
 # --- workers and clients ------------------------------------------------------------------------------------------
 
 
-TELLS_RESULTS = "tells_results"
+HAS_RESULT_HANDLERS = "tells_results"
 """In the `info` of a foreman: whether its app has result handlers."""
 LEASE_S = "lease_s"
 """In the `info` of a foreman or worker: for how many seconds it may be silent. Storages read it."""
@@ -227,7 +227,7 @@ START = "start"
 USUAL_LEASE = 15 * SECOND
 BY_TURNS, BY_AGE = "turns", "created"
 """In which order workers serve queues of one rank: in turns, or the queue with the oldest job first."""
-JOINED_ANEW = "its worker joined again; the process before was silent"
+REJOINED = "its worker joined again; the process before was silent"
 
 
 class WorkerInfo(msgspec.Struct, frozen=True):
@@ -251,7 +251,7 @@ class WorkerInfo(msgspec.Struct, frozen=True):
         told = self.info.get("code_version")
         return told if isinstance(told, str) else None
 
-    def told(self, /, **facts: Any) -> dict[str, Any]:
+    def event_facts(self, /, **facts: Any) -> dict[str, Any]:
         """Facts for an event about it: these, and its record without what heartbeats overwrite."""
         lasting = [name for name in self.__struct_fields__ if name not in ("subject", "report", "beat_at")]
         record = {name: getattr(self, name) for name in lasting}
@@ -280,7 +280,7 @@ class WorkerInfo(msgspec.Struct, frozen=True):
             raise WorkerExists(self.id)
         return True
 
-    def check_given_up_by(self, foreman: str | None, now: int) -> None:
+    def check_may_take_back(self, foreman: str | None, now: int) -> None:
         """Raise `WorkerExists` if it is alive and this is neither its foreman nor itself: others cannot know that it is
         dead."""
         is_its_own = foreman is not None and foreman in (self.id, self.foreman)
@@ -290,7 +290,7 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     def _is_process_of(self, holder: WorkerInfo) -> bool:
         return self.info.get(START) is not None and self.info.get(START) == holder.info.get(START)
 
-    def brings_version(self, others: Iterable[WorkerInfo]) -> bool:
+    def has_new_version(self, others: Iterable[WorkerInfo]) -> bool:
         """Return whether it is a worker with a version of the code that no other worker has."""
         version = self.code_version
         is_told = version is not None and self.subject is Subject.WORKER
@@ -346,7 +346,7 @@ class CheckInAnswer(StrEnum):
     STALE = "stale"  # the job belongs to another worker now
 
 
-NOBODY_HOLDS = "it had no owner"
+NO_OWNER = "it had no owner"
 """Why a job was taken back that was reserved or running and had no owner."""
 
 
@@ -400,7 +400,7 @@ class ScheduleInfo(msgspec.Struct, frozen=True):
         """Return whether both have the same times."""
         return (self.cron, self.tz) == (old.cron, old.tz)
 
-    def following(self, old: ScheduleInfo | None) -> ScheduleInfo:
+    def replacing(self, old: ScheduleInfo | None) -> ScheduleInfo:
         """This schedule stored over `old`: it keeps history and pause, and the next slot if the times are the same."""
         if old is None:
             return self
@@ -417,13 +417,13 @@ class ScheduleInfo(msgspec.Struct, frozen=True):
         """Return whether this slot may tick now. Not if the schedule is paused, or another foreman was first."""
         return self.paused_at is None and self.next_at == slot <= now
 
-    def ticked(self, slot: int, next_at: int, ticks: Sequence[Tick], enqueued: Sequence[Enqueued]) -> ScheduleInfo:
+    def after_ticks(self, slot: int, next_at: int, ticks: Sequence[Tick], enqueued: Sequence[Enqueued]) -> ScheduleInfo:
         """The schedule after these ticks, which enqueued these jobs."""
         last_at = max([slot, *(one.slot for one in ticks)])
         last_job_id = enqueued[-1].job_id if enqueued else self.last_job_id
         return replace(self, next_at=next_at, last_at=last_at, last_job_id=last_job_id)
 
-    def turned(self, paused: bool, now: int, by: str | None) -> ScheduleInfo | None:
+    def with_pause(self, paused: bool, now: int, by: str | None) -> ScheduleInfo | None:
         """The schedule paused or resumed; None if it is so already."""
         if (self.paused_at is not None) == paused:
             return None
@@ -440,7 +440,7 @@ class Tick(msgspec.Struct, frozen=True):
     job_id: str | None = None
 
 
-def told_ticks(ticks: Sequence[Tick], jobs: Sequence[NewJob], enqueued: Sequence[Enqueued]) -> list[Tick]:
+def actual_ticks(ticks: Sequence[Tick], jobs: Sequence[NewJob], enqueued: Sequence[Enqueued]) -> list[Tick]:
     """The ticks with their real outcome: a job that was kept out by its unique key was skipped in favour of the
     holder."""
     answers = {new.id: answer for new, answer in zip(jobs, enqueued, strict=False)}
@@ -507,7 +507,7 @@ def dropped_in(message: str) -> int:
     return int(found[1]) if found else 0
 
 
-def lost_with(messages: Iterable[str]) -> int:
+def count_lost(messages: Iterable[str]) -> int:
     """How many lines are lost with these messages, some of which may stand for others."""
     return sum(dropped_in(message) or 1 for message in messages)
 
@@ -586,7 +586,7 @@ class FailureGroup(msgspec.Struct, frozen=True):
             )
         return self.last_version
 
-    def heard(self, version: str | None) -> FailureGroup:
+    def with_failure(self, version: str | None) -> FailureGroup:
         """The group after one more failure, of this version."""
         if version is None:
             return self

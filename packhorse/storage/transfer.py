@@ -106,7 +106,7 @@ def quiet_answer(call: str) -> Any:
     return list(answer) if isinstance(answer, list) else answer
 
 
-def outlook_of(
+def poll_result(
     now: int,
     move: Move | None,
     *,

@@ -12,7 +12,7 @@ _TRUST_FOR = 300.0
 """Seconds for which a queue is skipped in which nothing was found, although its counts say so."""
 
 
-class Unowned:
+class UnownedSearch:
     """What one process has found so far."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from packhorse.core.clock import SECOND
 from packhorse.core.job import Job, Reason, Token
 from packhorse.core.task import RegisteredTask
 from packhorse.core.transitions import said
-from packhorse.storage.records import CheckIn, LogKind, LogLine, dropped_lines, lost_with
+from packhorse.storage.records import CheckIn, LogKind, LogLine, count_lost, dropped_lines
 from packhorse.worker.middleware import Chain
 
 BARE_EVERY = 2.0
@@ -203,7 +203,7 @@ class LogBuffer:
 
     def _drop_oldest(self) -> None:
         while len(self._lines) > MAX_LINES:
-            self._lost += lost_with([self._lines.popleft().message])
+            self._lost += count_lost([self._lines.popleft().message])
 
     def take_checkin(self, token: Token) -> CheckIn | None:
         """The last message and the last progress; both are log lines as well. Both are None for a bare sign of life."""

@@ -33,6 +33,7 @@ from packhorse.conformance.builders import at_once, join, new_job
 from packhorse.core.errors import BadValue, NotUnique, StorageError
 from packhorse.core.outcome import Completed, Verdict
 from packhorse.storage import open_storage
+from packhorse.storage.sqlite import SQLite
 from tests.caller_database import CallerDatabase, IdleWorker, needs_mysql, needs_postgres, run, send
 from tests.children import PATIENCE, ROOT, until
 from tests.mysql_server import MySQLServer, shared_mysql
@@ -156,7 +157,10 @@ def test_whatever_breaks_in_leaves_no_transaction_open(
 
     connection = committing_alone(place)
     with monkeypatch.context() as patch:
-        patch.setattr(place.app.storage, "_enqueue", break_in)
+        storage = place.app.storage
+        hot_path = getattr(storage, "_hot_path", None)
+        owner, name = (hot_path, "enqueue") if isinstance(storage, SQLite) else (storage, "_enqueue_outside")
+        patch.setattr(owner, name, break_in)
         with pytest.raises(error):
             place.app.enqueue("send", {"to": "ann"}, connection=connection)
     run(connection, place.insert)
@@ -929,7 +933,7 @@ def programs() -> dict[str, str]:
         ("SQLAlchemy", None),
         ("SQLAlchemy, once more", "postgres"),
         ("Django", None),
-        ("When the jobs are somewhere else", None),
+        ("If the jobs are in another storage", None),
     ],
 )
 def test_a_program_of_the_page_does_what_it_says(
@@ -975,7 +979,7 @@ def test_every_program_of_the_page_is_tried() -> None:
         "SQLAlchemy",
         "SQLAlchemy, once more",
         "Django",
-        "When the jobs are somewhere else",
+        "If the jobs are in another storage",
     ]
 
 

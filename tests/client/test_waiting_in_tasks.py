@@ -16,7 +16,7 @@ from packhorse.core.context import CURRENT, JobContext
 from packhorse.storage import open_storage
 from packhorse.testing import testing
 from tests.children import PATIENCE, ROOT
-from tests.worker.making import RememberingLine, a_job
+from tests.worker.factories import RecordingLink, a_job
 
 JOBS = """
 import asyncio
@@ -106,7 +106,7 @@ def test_a_task_that_waits_is_refused_in_a_test_too():
 
 def test_a_client_waits_for_no_outcomes_inside_a_task_but_may_look():
     app = Packhorse(open_storage("memory://"))
-    mark = CURRENT.set(JobContext(a_job(), {}, RememberingLine()))
+    mark = CURRENT.set(JobContext(a_job(), {}, RecordingLink()))
 
     async def awaiting(**options: Any) -> list[Any]:
         return [job async for job in client.aoutcomes(**options)]

@@ -10,16 +10,16 @@ import pytest
 from packhorse.core.clock import SECOND
 from packhorse.core.context import MESSAGE_LIMIT, JobContext, current_job, tidy
 from packhorse.core.errors import BadValue, PackhorseError
-from tests.worker.making import RememberingLine, a_job
+from tests.worker.factories import RecordingLink, a_job
 
 
 @pytest.fixture
-def line() -> RememberingLine:
-    return RememberingLine()
+def line() -> RecordingLink:
+    return RecordingLink()
 
 
 @pytest.fixture
-def context(line: RememberingLine) -> JobContext:
+def context(line: RecordingLink) -> JobContext:
     job = a_job(failures=1, max_attempts=4, fence=7, created_at=1_800_000_000 * SECOND, meta='{"trace":"t-1"}')
     return JobContext(job, {"to": 7}, line)
 
@@ -36,7 +36,7 @@ def test_a_task_knows_which_attempt_it_is(context: JobContext):
     assert (context.attempt, context.attempts_left, context.max_attempts) == (2, 3, 4)
 
 
-def test_what_was_handed_along_is_there(context: JobContext, line: RememberingLine):
+def test_what_was_handed_along_is_there(context: JobContext, line: RecordingLink):
     assert context.meta == {"trace": "t-1"}
     assert JobContext(a_job(), {}, line).meta == {}
 
@@ -53,7 +53,7 @@ def test_a_job_without_a_limit_has_all_the_time(context: JobContext):
     assert context.seconds_left is None
 
 
-def test_the_time_that_is_left_grows_shorter_and_ends_at_zero(line: RememberingLine, monkeypatch: pytest.MonkeyPatch):
+def test_the_time_that_is_left_grows_shorter_and_ends_at_zero(line: RecordingLink, monkeypatch: pytest.MonkeyPatch):
     now = 50.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     context = JobContext(a_job(), {}, line, timeout=10 * SECOND)
@@ -68,18 +68,18 @@ def test_the_time_that_is_left_grows_shorter_and_ends_at_zero(line: RememberingL
 # --- saying something -----------------------------------------------------------------------------------------------
 
 
-def test_a_check_in_says_what_the_job_is_at(context: JobContext, line: RememberingLine):
+def test_a_check_in_says_what_the_job_is_at(context: JobContext, line: RecordingLink):
     assert context.checkin("sending") is False
     assert context.checkin() is False
     assert line.checkins == [("sending", None, None), (None, None, None)]
 
 
-def test_progress_is_a_check_in_too(context: JobContext, line: RememberingLine):
+def test_progress_is_a_check_in_too(context: JobContext, line: RecordingLink):
     assert context.progress(40, "rendering") is False
     assert line.checkins == [(None, 40, "rendering")]
 
 
-def test_both_tell_the_job_to_stop(line: RememberingLine):
+def test_both_tell_the_job_to_stop(line: RecordingLink):
     line.stops = True
     context = JobContext(a_job(), {}, line)
 
@@ -89,7 +89,7 @@ def test_both_tell_the_job_to_stop(line: RememberingLine):
 
 
 @pytest.mark.parametrize("percent", [-1, 101, 50.5, True, "50", None])
-def test_progress_is_in_whole_percent(context: JobContext, line: RememberingLine, percent: int):
+def test_progress_is_in_whole_percent(context: JobContext, line: RecordingLink, percent: int):
     with pytest.raises(BadValue, match="progress must be a whole number from 0 to 100"):
         context.progress(percent)
 
@@ -97,14 +97,14 @@ def test_progress_is_in_whole_percent(context: JobContext, line: RememberingLine
 
 
 @pytest.mark.parametrize("percent", [0, 100])
-def test_the_ends_of_progress_are_allowed(context: JobContext, line: RememberingLine, percent: int):
+def test_the_ends_of_progress_are_allowed(context: JobContext, line: RecordingLink, percent: int):
     context.progress(percent)
 
     assert line.checkins == [(None, percent, None)]
 
 
 @pytest.mark.parametrize(("said", "kept"), [("ready", "ready"), (7, "7"), (None, ""), (ValueError("x"), "x")])
-def test_anything_can_be_logged(context: JobContext, line: RememberingLine, said: object, kept: str):
+def test_anything_can_be_logged(context: JobContext, line: RecordingLink, said: object, kept: str):
     context.log(said)
 
     assert line.lines == [("log", kept)]

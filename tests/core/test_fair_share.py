@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from packhorse.core.fair_share import FairShare, in_turns
-from tests.worker.making import a_job
+from tests.worker.factories import a_job
 
 
 def one_by_one(turns: FairShare, available: dict[str, int], weights: dict[str, int], number: int) -> Counter[str]:

@@ -66,7 +66,7 @@ def test_the_first_steps_run_and_use_what_is_public(tmp_path: Path):
     assert ran.returncode == 0, ran.stderr
     assert "The sum is 5. Carol's notice: sent to carol@example.org. Anna: it was aborted" in ran.stdout
     assert re.search(r"failed +it is retrying\n.*completed +it is completed", ran.stdout, re.DOTALL)
-    around = [f"attempt {number} {what}" for number in (1, 2) for what in ("begins", "has ended")]
+    around = [f"attempt {number} {what}" for number in (1, 2) for what in ("starts", "has ended")]
     assert re.search(".*".join(around), ran.stdout, re.DOTALL), ran.stdout  # the middleware, before and after each
     imports = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.ImportFrom)]
     assert {node.module for node in imports} == {"pathlib", "packhorse"}
@@ -232,6 +232,20 @@ def test_every_link_to_a_file_leads_somewhere(page: Path):
     missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
 
     assert missing == []
+
+
+def anchors_of(page: Path) -> set[str]:
+    """The anchors that GitHub makes from the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", BLOCK.sub("", page.read_text("utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@cases("page", PAGES)
+def test_every_link_to_a_heading_finds_it(page: Path):
+    links = re.findall(r"\]\(([^)#\s:]*)#([^)]+)\)", page.read_text("utf-8"))
+    targets = [((page.parent / link if link else page), anchor) for link, anchor in links]
+
+    assert [(path.name, anchor) for path, anchor in targets if anchor not in anchors_of(path)] == []
 
 
 def test_every_path_that_the_guides_name_exists():

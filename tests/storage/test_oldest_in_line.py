@@ -5,7 +5,7 @@ from __future__ import annotations
 from packhorse.conformance.builders import add, new_job, new_jobs
 from packhorse.core.clock import HOUR, ManualClock
 from packhorse.storage.contract import Storage
-from packhorse.storage.records import look_into
+from packhorse.storage.records import search_depth
 
 LINES = 101
 
@@ -14,7 +14,7 @@ def test_the_more_lines_begin_with_a_job_that_came_late_the_less_is_seen_of_each
     storage: Storage, clock: ManualClock
 ) -> None:
     """So that thousands of queues cost about as much as ever."""
-    assert [look_into(LINES), look_into(LINES - 1)] == [99, 100]
+    assert [search_depth(LINES), search_depth(LINES - 1)] == [99, 100]
     late = [new_job(queue=f"other-{number}", delay=HOUR) for number in range(LINES - 1)]
     storage.enqueue(late)
     storage.enqueue(new_jobs(99, delay=HOUR))

@@ -7,7 +7,7 @@ import pytest
 from packhorse.core.errors import StorageClosed
 from packhorse.storage.contract import Storage
 from packhorse.storage.transfer import Move, Stage, closed, may_go_on, quiet_answer
-from tests.system.world import ONLY_READING
+from tests.system.sample_storage import ONLY_READING
 
 # Nothing is held, so these find nothing to change, or they write of processes only.
 GOES_ON = {

@@ -29,13 +29,13 @@ from packhorse.core.event import Kind
 from packhorse.core.job import QUEUED, NewJob
 from packhorse.storage.records import EventFilter, Filter, WorkerInfo
 from tests.storage.conftest import ADDRESSES
-from tests.system.aftermath import Aftermath, Fault, look_at
-from tests.system.sites import HEARTBEAT, LEASE, Crew, Site, new_job, until
+from tests.system.chaos_report import ChaosReport, Fault, look_at
+from tests.system.deployment import HEARTBEAT, LEASE, Deployment, ForemanProcess, new_job, until
 
 DECK = {
     "kill a worker": 4,
     "kill a child": 3,
-    "kill a nursery": 1,
+    "kill a fork server": 1,
     "kill a foreman": 2,
     "freeze a worker": 2,
     "freeze a foreman": 1,
@@ -77,25 +77,25 @@ def mixture(number: int, dice: random.Random) -> Iterator[NewJob]:
         yield new_job(task, args, max_halts=1_000, max_attempts=1_000, priority=dice.choice([1, 1, 1, 5, 10]))
 
 
-def produce(site: Site, plan: Plan, aborted: set[str]) -> None:
+def produce(deployment: Deployment, plan: Plan, aborted: set[str]) -> None:
     """Enqueue them in small batches, spread over the time of the faults, and steer some of them."""
     dice = random.Random(plan.seed)
     jobs = list(mixture(plan.jobs, dice))
     began_at, sent = time.monotonic(), 0
     while sent < plan.jobs:
         batch = jobs[sent : sent + dice.randint(1, 20)]
-        site.send(batch)
+        deployment.send(batch)
         sent += len(batch)
-        aborted |= steer(site, dice)
+        aborted |= steer(deployment, dice)
         time.sleep(max(0.0, began_at + plan.seconds * sent / plan.jobs - time.monotonic()))
 
 
-def steer(site: Site, dice: random.Random) -> set[str]:
+def steer(deployment: Deployment, dice: random.Random) -> set[str]:
     """What an operator does to some of the latest jobs, which wait, run, or are done. Answers which one it aborted."""
-    forced, raised, aborted = dice.choices(site.acknowledged[-100:], k=3)
-    site.storage.force_start([forced])
-    site.storage.set_priority([raised], dice.randint(1, 10))
-    answers = site.storage.abort([aborted], by="chaos") if dice.random() < 0.3 else []
+    forced, raised, aborted = dice.choices(deployment.acknowledged[-100:], k=3)
+    deployment.storage.force_start([forced])
+    deployment.storage.set_priority([raised], dice.randint(1, 10))
+    answers = deployment.storage.abort([aborted], by="chaos") if dice.random() < 0.3 else []
     return {answer.job_id for answer in answers if answer.changed}
 
 
@@ -105,13 +105,13 @@ def steer(site: Site, dice: random.Random) -> set[str]:
 class Chaos:
     """Deals out the faults, and undoes what can be undone after a while."""
 
-    def __init__(self, site: Site, plan: Plan) -> None:
+    def __init__(self, deployment: Deployment, plan: Plan) -> None:
         self.faults: list[Fault] = []
         self.aborted: set[str] = set()  # on purpose
-        self._site = site
+        self._deployment = deployment
         self._plan = plan
         self._dice = random.Random(plan.seed)
-        self._crews: list[Crew] = []  # those that should be at work
+        self._crews: list[ForemanProcess] = []  # those that should be at work
         self._later: list[tuple[float, Callable[[], object]]] = []  # what is to be undone, and when
         self._frozen: set[int] = set()
         self._thaws: list[threading.Timer] = []
@@ -121,7 +121,7 @@ class Chaos:
         """Come back when all jobs are final."""
         for _ in range(self._plan.foremen):
             self._start()
-        producer = threading.Thread(target=produce, args=(self._site, self._plan, self.aborted))
+        producer = threading.Thread(target=produce, args=(self._deployment, self._plan, self.aborted))
         producer.start()
         try:
             self._do_harm(time.monotonic() + self._plan.seconds)
@@ -130,7 +130,7 @@ class Chaos:
             self._thaw_all()
             producer.join()
         with suppress(AssertionError):  # what is not final by then is counted as lost
-            self._site.until_final(seconds=LONGEST_END)
+            self._deployment.until_final(seconds=LONGEST_END)
         self._await_oblivion()
 
     def _do_harm(self, end: float) -> None:
@@ -142,7 +142,7 @@ class Chaos:
                 missing = self._missing() or ["kill a worker"]
                 deck = self._dice.sample(missing, len(missing))
                 self._bring_work()
-            awake = [crew for crew in self._crews if crew.pid not in self._frozen]
+            awake = [foreman for foreman in self._crews if foreman.pid not in self._frozen]
             if self._do_to_any(deck[-1], self._dice.sample(awake, len(awake))):
                 deck.pop()
             else:  # there was nobody to hit: another card first
@@ -152,87 +152,99 @@ class Chaos:
 
     def _bring_work(self) -> None:
         """Unless some is left: in the worker, and in a child of it."""
-        if self._site.storage.count(Filter(frozenset({QUEUED}))).number == 0:
+        if self._deployment.storage.count(Filter(frozenset({QUEUED}))).number == 0:
             for task in ("nap", "inap"):
-                self._site.add(task, {"seconds": 1.0}, number=self._plan.slots, max_halts=1_000)
+                self._deployment.add(task, {"seconds": 1.0}, number=self._plan.slots, max_halts=1_000)
 
     def _is_enough(self) -> bool:
         """Has everything happened, and did any of it end an execution? One that is killed on its way to the task is
         halted, and has never begun."""
         if self._missing():
             return False
-        begun = {line.run for line in self._site.ledger.begun()}
-        halted = self._site.storage.events(EventFilter(kind=Kind.HALTED), limit=1_000)
+        begun = {line.run for line in self._deployment.run_log.begun()}
+        halted = self._deployment.storage.events(EventFilter(kind=Kind.HALTED), limit=1_000)
         return any((event.job_id, event.fence) in begun for event in halted)
 
     def _missing(self) -> list[str]:
         """What has not happened yet."""
         return sorted(DECK.keys() - {fault.kind for fault in self.faults})
 
-    def _do_to_any(self, kind: str, crews: Sequence[Crew]) -> bool:
+    def _do_to_any(self, kind: str, foremen: Sequence[ForemanProcess]) -> bool:
         """To the first of these whom it can be done to."""
-        for crew in crews:
-            workers = [] if kind in OF_FOREMEN else crew.workers()
+        for foreman in foremen:
+            workers = [] if kind in OF_FOREMEN else foreman.workers()
             for worker in self._dice.sample(workers, len(workers)) or [None]:
                 try:
-                    self._do(kind, crew, worker)
+                    self._do(kind, foreman, worker)
                 except (ProcessLookupError, IndexError):
                     continue
                 return True
         return False
 
-    def _do(self, kind: str, crew: Crew, worker: WorkerInfo | None) -> None:
+    def _do(self, kind: str, foreman: ForemanProcess, worker: WorkerInfo | None) -> None:
         if kind in OF_FOREMEN:
-            self._do_to_foreman(kind, crew)
+            self._do_to_foreman(kind, foreman)
         elif worker is None:
-            raise IndexError("this crew has no worker")
+            raise IndexError("this foreman has no worker")
         else:
-            self._do_to_worker(kind, crew, worker)
+            self._do_to_worker(kind, foreman, worker)
 
-    def _do_to_foreman(self, kind: str, crew: Crew) -> None:
+    def _do_to_foreman(self, kind: str, foreman: ForemanProcess) -> None:
         if kind == "freeze a foreman":
-            self._freeze(kind, crew, None, crew.pid)
+            self._freeze(kind, foreman, None, foreman.pid)
             return
-        self._hit(kind, crew, None, crew.pid, signal.SIGKILL if kind == "kill a foreman" else signal.SIGTERM)
-        self._crews.remove(crew)
+        self._hit(
+            kind,
+            foreman,
+            None,
+            foreman.pid,
+            signal.SIGKILL if kind == "kill a foreman" else signal.SIGTERM,
+        )
+        self._crews.remove(foreman)
         wait = self._dice.uniform(0, 2 * self._lease) if kind == "kill a foreman" else 0.0
         self._later.append((time.monotonic() + wait, self._start))
 
-    def _do_to_worker(self, kind: str, crew: Crew, worker: WorkerInfo) -> None:
+    def _do_to_worker(self, kind: str, foreman: ForemanProcess, worker: WorkerInfo) -> None:
         if kind == "freeze a worker":
-            self._freeze(kind, crew, worker, worker.pid)
+            self._freeze(kind, foreman, worker, worker.pid)
             return
         pid = worker.pid
-        if kind in ("kill a nursery", "kill a child"):
-            pid = self._dice.choice(self._site.children_of(pid))
+        if kind in ("kill a fork server", "kill a child"):
+            pid = self._dice.choice(self._deployment.children_of(pid))
         if kind == "kill a child":
-            pid = self._dice.choice(self._site.children_of(pid))
-        self._hit(kind, crew, worker, pid, signal.SIGKILL)
+            pid = self._dice.choice(self._deployment.children_of(pid))
+        self._hit(kind, foreman, worker, pid, signal.SIGKILL)
 
-    def _freeze(self, kind: str, crew: Crew, worker: WorkerInfo | None, pid: int) -> None:
+    def _freeze(self, kind: str, foreman: ForemanProcess, worker: WorkerInfo | None, pid: int) -> None:
         lasts = self._dice.uniform(0.5, 3) * self._lease
-        self._hit(kind, crew, worker, pid, signal.SIGSTOP, lasts)
+        self._hit(kind, foreman, worker, pid, signal.SIGSTOP, lasts)
         self._frozen.add(pid)
         # By itself: it may hold the lock of the very file that we want to write to next.
         self._thaws.append(threading.Timer(lasts, self._thaw, [pid]))
         self._thaws[-1].start()
 
     def _hit(
-        self, kind: str, crew: Crew, worker: WorkerInfo | None, pid: int, number: signal.Signals, lasts: float = 0.0
+        self,
+        kind: str,
+        foreman: ForemanProcess,
+        worker: WorkerInfo | None,
+        pid: int,
+        number: signal.Signals,
+        lasts: float = 0.0,
     ) -> None:
         at = time.time()
         os.kill(pid, number)
-        self.faults.append(Fault(kind, at, at + lasts, crew.pid, worker.id if worker else None))
+        self.faults.append(Fault(kind, at, at + lasts, foreman.pid, worker.id if worker else None))
 
     # --- afterwards ---------------------------------------------------------------------------------------------------
 
     def _await_oblivion(self) -> None:
-        """Whoever was killed at the very end has a record until its lease is over and another foreman comes round;
-        were all stopped before that, nobody would."""
+        """A process that was killed at the very end has a record until its lease is over and another foreman comes
+        round; were all stopped before that, nobody would."""
 
         def are_forgotten() -> bool:
-            living = set(self._site.processes())
-            return all(each.pid in living for each in self._site.storage.workers())
+            living = set(self._deployment.processes())
+            return all(each.pid in living for each in self._deployment.storage.workers())
 
         until(are_forgotten, "no record of the dead is left", LONGEST_END)
 
@@ -255,33 +267,35 @@ class Chaos:
 
     def _start(self) -> None:
         heartbeat = HEARTBEAT * self._plan.patience
-        crew = self._site.start(slots=self._plan.slots, online=False, heartbeat=heartbeat, lease=self._lease)
-        self._crews.append(crew)
+        foreman = self._deployment.start(slots=self._plan.slots, online=False, heartbeat=heartbeat, lease=self._lease)
+        self._crews.append(foreman)
 
 
 # --- the whole --------------------------------------------------------------------------------------------------------
 
 
-def run(plan: Plan, directory: Path, storage: str = "sqlite") -> Aftermath:
+def run(plan: Plan, directory: Path, storage: str = "sqlite") -> ChaosReport:
     """One round of chaos in this directory, and what is to be said of it."""
     url = ADDRESSES[storage](directory)
-    site = Site(directory, f"{url}{'&' if '?' in url else '?'}patience=30s")  # as SQLite has it: a server may be busy
-    chaos = Chaos(site, plan)
+    deployment = Deployment(
+        directory, f"{url}{'&' if '?' in url else '?'}patience=30s"
+    )  # as SQLite has it: a server may be busy
+    chaos = Chaos(deployment, plan)
     try:
         chaos.run()
-        return look_at(site, chaos.faults, chaos.aborted, plan.patience)
+        return look_at(deployment, chaos.faults, chaos.aborted, plan.patience)
     finally:
-        site.close()
+        deployment.close()
 
 
-def survive(plan: Plan, directory: Path, storage: str) -> Aftermath:
+def survive(plan: Plan, directory: Path, storage: str) -> ChaosReport:
     """`run`; and once more with a longer lease where the machine left a worker without a processor for a whole one."""
-    aftermath = run(plan, directory, storage)
-    if aftermath.is_too_busy:
+    report = run(plan, directory, storage)
+    if report.is_too_busy:
         print("a worker that nobody had harmed was silent for its whole lease: again, with a longer one", flush=True)
         (directory / "again").mkdir()
-        aftermath = run(plan._replace(patience=5), directory / "again", storage)
-    return aftermath
+        report = run(plan._replace(patience=5), directory / "again", storage)
+    return report
 
 
 def main() -> int:
@@ -303,10 +317,10 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="packhorse-chaos-") as directory:
             told = f"{plan.jobs:,} jobs, {plan.foremen} foremen, {plan.seconds:g} s of faults, seed {plan.seed}"
             print(f"{storage}: {told}", flush=True)
-            aftermath = survive(plan, Path(directory), storage)
-        print("\n".join(aftermath.table()))
+            report = survive(plan, Path(directory), storage)
+        print("\n".join(report.table()))
         print(f"{time.monotonic() - began_at:.0f} s", flush=True)
-        if aftermath.violations or aftermath.lost or aftermath.twice:
+        if report.violations or report.lost or report.twice:
             failed.append(seed)
     print(
         f"{storage}: {rounds - len(failed)} of {rounds} rounds sound" + (f"; failed: seeds {failed}" if failed else "")

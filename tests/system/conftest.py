@@ -1,4 +1,4 @@
-"""Sites for tests: real foremen, workers and children on a SQLite file of their own."""
+"""Deployments for tests: real foremen, workers and children on a SQLite file of their own."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from typing import TypeVar
 import pytest
 
 from tests.storage.conftest import ADDRESSES, give_back, storages
-from tests.system.sites import LEASES, Site
+from tests.system.deployment import LEASES, Deployment
 
 Tell = Callable[[str], None]
-S = TypeVar("S", bound=Site)
+S = TypeVar("S", bound=Deployment)
 
 
 @contextmanager
-def attended(site: S) -> Iterator[S]:
-    """A site for the length of the block; what its processes wrote is shown when the test fails."""
+def managed(deployment: S) -> Iterator[S]:
+    """A deployment for the length of the block; what its processes wrote is shown when the test fails."""
     try:
-        yield site
+        yield deployment
     finally:
-        site.close()
-        if site.log.exists():
-            print(site.log.read_text())
+        deployment.close()
+        if deployment.log.exists():
+            print(deployment.log.read_text())
 
 
-def hold_trial(make: Callable[[Path], S], directory: Path, trial: Callable[[S, float], None]) -> None:
-    """Let the trial come to its end at a site of its own, with a lease. Where the machine left somebody without a
+def retry_with_longer_lease(make: Callable[[Path], S], directory: Path, trial: Callable[[S, float], None]) -> None:
+    """Let the trial come to its end at a deployment of its own, with a lease. Where the machine left somebody without a
     processor for as long as that, who then was taken for dead: again, with a longer one."""
     for lease in LEASES:
         (directory / f"{lease:g}s").mkdir()
-        with attended(make(directory / f"{lease:g}s")) as site:
+        with managed(make(directory / f"{lease:g}s")) as deployment:
             try:
-                trial(site, lease)
+                trial(deployment, lease)
                 return
             except AssertionError:
-                if lease == LEASES[-1] or not site.has_heard_silence():
+                if lease == LEASES[-1] or not deployment.has_heard_silence():
                     raise
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with attended(Site(tmp_path)) as site:
-        yield site
+def deployment(tmp_path: Path) -> Iterator[Deployment]:
+    with managed(Deployment(tmp_path)) as deployment:
+        yield deployment
 
 
 @pytest.fixture(params=storages("sqlite", "redis", but="memory"))
-def any_site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
+def any_deployment(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Deployment]:
     """One on each storage. `make test` runs a file and a server; conformance covers rescue and release on all."""
     url = ADDRESSES[request.param](tmp_path)
-    with attended(Site(tmp_path, url)) as site:
-        yield site
+    with managed(Deployment(tmp_path, url)) as deployment:
+        yield deployment
     give_back(url)
 
 

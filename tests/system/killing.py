@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.storage.sqlite.tracing import traced
-from tests.system.world import BY_NAME, migrate, open_world
+from tests.system.sample_storage import BY_NAME, migrate, open_sample
 
 FIRST_WRITE, STEP = 1_000, 4_120
 """The log grows by a page and its header at a time: each limit lies within the next page."""
@@ -87,7 +87,7 @@ def run(operation: str, way: str, path: Path, number: int) -> None:
 
 def prepared(operation: str, path: Path) -> Callable[[], object]:
     """The operation, with everything done that comes before it."""
-    storage = open_world(path)
+    storage = open_sample(path)
     if operation == "make":
         return storage.queues
     if operation == "migrate":

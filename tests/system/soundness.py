@@ -1,4 +1,4 @@
-"""Soundness: what must be true of a site when all is over, whatever was killed, stopped or locked in between."""
+"""Soundness: what must be true of a deployment when all is over, whatever was killed, stopped or locked in between."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from packhorse.core.job import FINAL
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter
 from tests.storage.laws import check_history, check_job, check_tallies
-from tests.system.ledger import Ledger
-from tests.system.sites import Site, until
+from tests.system.deployment import Deployment, until
+from tests.system.run_log import RunLog
 
 FINAL_KINDS = frozenset({Kind.COMPLETED, Kind.BROKEN, Kind.ABORTED})
 CUT = frozenset({Kind.HALTED, Kind.READDED, Kind.BROKEN, Kind.ABORTED})
@@ -27,17 +27,17 @@ Stories = dict[str, list[Event]]
 """The events of each job."""
 
 
-def assert_sound(site: Site, *, is_timed: bool = True) -> None:
-    """End the site, and see that nothing was lost, nothing ended twice, and nothing is left over. Not `is_timed`:
-    somebody has set the clock meanwhile, and times cannot be compared."""
-    site.end()
-    stories = stories_of(site.storage)
-    assert_nothing_lost(site.storage, site.acknowledged, stories)
-    assert_ledger_agrees(site.ledger, stories, is_timed=is_timed)
-    assert_attempts_agree(site, stories)
-    assert_nobody_left(site)
-    if site.is_file:
-        assert_intact(site.path)
+def assert_sound(deployment: Deployment, *, is_timed: bool = True) -> None:
+    """End the deployment, and see that nothing was lost, nothing ended twice, and nothing is left over. Not `is_timed`:
+    the clock was set meanwhile, and times cannot be compared."""
+    deployment.end()
+    stories = stories_of(deployment.storage)
+    assert_nothing_lost(deployment.storage, deployment.acknowledged, stories)
+    assert_ledger_agrees(deployment.run_log, stories, is_timed=is_timed)
+    assert_attempts_agree(deployment, stories)
+    assert_nobody_left(deployment)
+    if deployment.is_file:
+        assert_intact(deployment.path)
 
 
 def stories_of(storage: Storage) -> Stories:
@@ -69,36 +69,36 @@ def final_events(events: Iterable[Event]) -> list[Event]:
     return [event for event in events if event.kind in FINAL_KINDS]
 
 
-def assert_ledger_agrees(ledger: Ledger, stories: Stories, *, is_timed: bool = True) -> None:
-    """No handing-over ran twice, none ran that never was, and whoever completed a job had run it to its end by then:
-    a late result of another run was never taken for its own."""
+def assert_ledger_agrees(run_log: RunLog, stories: Stories, *, is_timed: bool = True) -> None:
+    """No handing-over ran twice, none ran that never was, and a worker that completed a job had run it to its end by
+    then: a late result of another run was never taken for its own."""
     events = {kind: list(_of_kind(kind, stories)) for kind in (Kind.RESERVED, Kind.COMPLETED)}
-    begun = Counter(line.run for line in ledger.begun())
+    begun = Counter(line.run for line in run_log.begun())
     twice = [run for run, number in begun.items() if number > 1]
     assert not twice, f"begun twice under one token: {twice}"
     strange = begun.keys() - {_run_of(event) for event in events[Kind.RESERVED]}
-    assert not strange, f"run by somebody who did not hold it: {strange}"
-    ended = {line.run: line.at if is_timed else 0 for line in ledger.ended()}
+    assert not strange, f"run by a worker that did not hold it: {strange}"
+    ended = {line.run: line.at if is_timed else 0 for line in run_log.ended()}
     early = [event for event in events[Kind.COMPLETED] if ended.get(_run_of(event), math.inf) > event.at]
     assert not early, f"completed without having run to its end: {early}"
 
 
-def assert_attempts_agree(site: Site, stories: Stories) -> None:
-    """Each execution that began is an attempt that began, as events tell it, and the other way round; and one that came
+def assert_attempts_agree(deployment: Deployment, stories: Stories) -> None:
+    """Each execution that began is an attempt that began, as events show, and the other way round; and one that came
     to its end was not handed back.
 
     Where the foreman is gone or frozen, too, nobody is left who knows what had begun at the last moment. And one that
     is killed may have been about to write its first line.
     """
-    begun = {line.run for line in site.ledger.begun()}
-    ended = {line.run: line.at for line in site.ledger.ended()}
+    begun = {line.run for line in deployment.run_log.begun()}
+    ended = {line.run: line.at for line in deployment.run_log.ended()}
     started = Counter(_run_of(event) for event in _of_kind(Kind.STARTED, stories))
     owners = {_run_of(event): event.owner for event in _of_kind(Kind.RESERVED, stories)}
-    unheard = {event.owner for event in _deaths(site) if _is_unheard(event)}
+    unheard = {event.owner for event in _deaths(deployment) if _is_unheard(event)}
     twice = [run for run, number in started.items() if number > 1]
     assert not twice, f"said to have begun twice: {twice}"
-    untold = {run for run in begun - started.keys() if owners[run] not in unheard}
-    assert not untold, f"ran, and no event tells that they began: {untold}"
+    unrecorded = {run for run in begun - started.keys() if owners[run] not in unheard}
+    assert not unrecorded, f"ran, and no event shows that they began: {unrecorded}"
     cut = {_run_of(event): event for kind in CUT for event in _of_kind(kind, stories) if event.owner}
     idle = started.keys() - begun - cut.keys()
     assert not idle, f"said to have begun, and did not: {idle}"
@@ -106,8 +106,8 @@ def assert_attempts_agree(site: Site, stories: Stories) -> None:
     assert not returned, f"came to their end, and were handed back: {returned}"
 
 
-def _deaths(site: Site) -> list[Event]:
-    return site.storage.events(EventFilter(subject=Subject.WORKER, kind=Kind.DIED), limit=_AT_ONCE)
+def _deaths(deployment: Deployment) -> list[Event]:
+    return deployment.storage.events(EventFilter(subject=Subject.WORKER, kind=Kind.DIED), limit=_AT_ONCE)
 
 
 def _is_unheard(death: Event) -> bool:
@@ -131,15 +131,15 @@ def _run_of(event: Event) -> tuple[str, int]:
     return event.job_id or "", event.fence or 0
 
 
-def assert_nobody_left(site: Site) -> None:
-    """No record of a worker or a foreman, and no process, whoever started it."""
-    codes = {crew.pid: crew.process.returncode for crew in site.crews}
-    # Killed; stopped in order; stopped at once; or stopped while Python was still loading it.
+def assert_nobody_left(deployment: Deployment) -> None:
+    """No record of a worker or a foreman, and no process is left."""
+    codes = {foreman.pid: foreman.process.returncode for foreman in deployment.foremen}
+    # Killed; stopped in order; stopped immediately; or stopped while Python was still loading it.
     expected = {-signal.SIGKILL, 0, 128 + signal.SIGTERM, -signal.SIGTERM}
     assert set(codes.values()) <= expected, f"exit codes of foremen: {codes}"
-    records = site.storage.workers()
+    records = deployment.storage.workers()
     assert records == [], f"records of processes are left: {records}"
-    until(lambda: not site.processes(), f"no process is left over: {site.processes()}")
+    until(lambda: not deployment.processes(), f"no process is left over: {deployment.processes()}")
 
 
 def assert_intact(path: Path) -> None:

@@ -13,8 +13,8 @@ from tests.mysql_server import MySQLServer
 from tests.postgres_server import PostgresServer
 from tests.redis_server import RedisServer
 from tests.storage.conftest import chosen_storages
-from tests.system.conftest import attended
-from tests.system.sites import Site, until
+from tests.system.conftest import managed
+from tests.system.deployment import Deployment, until
 from tests.system.test_remote import Manager
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="looks at processes through /proc")
@@ -42,23 +42,25 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.fixture
-def site(tmp_path: Path, server: Server) -> Iterator[Site]:
-    with attended(Site(tmp_path, f"{server.url}?patience=20s")) as site:
-        yield site
+def deployment(tmp_path: Path, server: Server) -> Iterator[Deployment]:
+    with managed(Deployment(tmp_path, f"{server.url}?patience=20s")) as deployment:
+        yield deployment
 
 
 @pytest.mark.parametrize(
     "words", [[], pytest.param(["--queues", "nap,else.*"], marks=pytest.mark.long)], ids=["all", "queues"]
 )
-def test_a_foreman_that_is_started_before_its_server_waits_for_it(site: Site, server: Server, words: list[str]) -> None:
-    crew = site.start(words=words, online=False)
-    until(lambda: "the storage is not available, trying again" in site.log.read_text(), "it says that it waits")
+def test_a_foreman_that_is_started_before_its_server_waits_for_it(
+    deployment: Deployment, server: Server, words: list[str]
+) -> None:
+    foreman = deployment.start(words=words, online=False)
+    until(lambda: "the storage is not available, trying again" in deployment.log.read_text(), "it says that it waits")
 
     server.start()
 
-    until(lambda: crew.is_over() or crew.workers(), "its worker is online")
-    assert not crew.is_over(), site.log.read_text()
-    site.until_final(*site.add("nap"))
+    until(lambda: foreman.is_over() or foreman.workers(), "its worker is online")
+    assert not foreman.is_over(), deployment.log.read_text()
+    deployment.until_final(*deployment.add("nap"))
 
 
 def test_a_mistake_in_the_address_is_not_waited_for(tmp_path: Path, server: Server) -> None:
@@ -70,19 +72,19 @@ def test_a_mistake_in_the_address_is_not_waited_for(tmp_path: Path, server: Serv
         Manager: "/nowhere",
     }[type(server)]
     place = urlsplit(server.url)
-    with attended(Site(tmp_path, urlunsplit(place._replace(path=wrong)))) as site:
-        crew = site.start(online=False)
-        until(crew.is_over, "it has ended")
+    with managed(Deployment(tmp_path, urlunsplit(place._replace(path=wrong)))) as deployment:
+        foreman = deployment.start(online=False)
+        until(foreman.is_over, "it has ended")
 
-    assert crew.process.returncode == 4
-    assert "trying again" not in site.log.read_text()
+    assert foreman.process.returncode == 4
+    assert "trying again" not in deployment.log.read_text()
 
 
-def test_a_burst_does_not_wait(site: Site, server: Server) -> None:
-    crew = site.start(online=False, words=["--burst"])
+def test_a_burst_does_not_wait(deployment: Deployment, server: Server) -> None:
+    foreman = deployment.start(online=False, words=["--burst"])
 
-    until(crew.is_over, "it has ended")
+    until(foreman.is_over, "it has ended")
     server.start()  # which has to be there to be stopped
 
-    assert crew.process.returncode == 4
-    assert "trying again" not in site.log.read_text()
+    assert foreman.process.returncode == 4
+    assert "trying again" not in deployment.log.read_text()

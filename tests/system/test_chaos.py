@@ -17,13 +17,13 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="looks at 
 @pytest.mark.timeout(900)  # on a busy machine it takes a while until everything has happened
 @pytest.mark.parametrize("storage", storages("sqlite", but="memory"))
 def test_a_thousand_jobs_over_three_foremen_survive_chaos(storage: str, tmp_path: Path, tell: Tell) -> None:
-    # It goes on for as long as not everything has happened yet.
+    # It continues until everything has happened.
     plan = chaos.short_plan(storage)
-    aftermath = chaos.survive(plan, tmp_path, storage)
+    report = chaos.survive(plan, tmp_path, storage)
 
-    tell(f"{storage}, seed {plan.seed}\n{chr(10).join(aftermath.table())}\n")
-    assert aftermath.violations == []
-    assert aftermath.jobs >= 1_000
-    assert (aftermath.lost, aftermath.twice) == (0, 0)
-    assert aftermath.faults.keys() == chaos.DECK.keys(), "each fault has come to pass"
-    assert aftermath.extra > 0, "and somebody was hit"
+    tell(f"{storage}, seed {plan.seed}\n{chr(10).join(report.table())}\n")
+    assert report.violations == []
+    assert report.jobs >= 1_000
+    assert (report.lost, report.twice) == (0, 0)
+    assert report.faults.keys() == chaos.DECK.keys(), "each fault has come to pass"
+    assert report.extra > 0, "and some process was hit"

@@ -18,8 +18,8 @@ from packhorse.core.cron import Cron
 from packhorse.core.event import Kind
 from packhorse.core.job import COMPLETED, RUNNING, SCHEDULED
 from packhorse.storage.records import ScheduleInfo
-from tests.system.conftest import attended, hold_trial
-from tests.system.sites import LEASE, Crew, Site, until
+from tests.system.conftest import managed, retry_with_longer_lease
+from tests.system.deployment import LEASE, Deployment, ForemanProcess, until
 from tests.system.soundness import assert_sound
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="looks at processes through /proc")
@@ -27,14 +27,14 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="looks at 
 STEPPED = Path(__file__).parent / "stepped"
 
 
-class Machine(Site):
-    """A site on a machine whose clock can be set, for all of its processes at once."""
+class Machine(Deployment):
+    """A deployment on a machine whose clock can be set, for all of its processes."""
 
     def __init__(self, directory: Path) -> None:
         self.file = directory / "clock"
         self.offset = 0
         self.step(0)
-        url = f"sqlite:///{directory / 'jobs.db'}?synchronous=off"  # no foreman shall wait for a slow disk
+        url = f"sqlite:///{directory / 'jobs.db'}?synchronous=off"  # no foreman should wait for a slow disk
         super().__init__(directory, url, now=self.now, python_path=[STEPPED], variables={"SITE_CLOCK": str(self.file)})
 
     def now(self) -> int:
@@ -50,25 +50,28 @@ class Machine(Site):
         """Set the clock, and wait until that was noticed, and a lease has passed since."""
         self.step(by)
         then = self.now() + round(lease * SECOND)
-        until(lambda: all(self._has_beaten_since(then, crew) for crew in self.crews), "they go on by the new clock")
-        self.until_steady(*self.crews)
+        until(
+            lambda: all(self._has_beaten_since(then, foreman) for foreman in self.foremen),
+            "they continue by the new clock",
+        )
+        self.until_steady(*self.foremen)
 
-    def _has_beaten_since(self, then: int, crew: Crew) -> bool:
-        record = crew.record()
+    def _has_beaten_since(self, then: int, foreman: ForemanProcess) -> bool:
+        record = foreman.record()
         return record is not None and then <= record.beat_at <= self.now()  # what is yet to come is by the old clock
 
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
-    with attended(Machine(tmp_path)) as machine:
+    with managed(Machine(tmp_path)) as machine:
         yield machine
 
 
-def assert_run_once(site: Site, job_ids: list[str]) -> None:
+def assert_run_once(deployment: Deployment, job_ids: list[str]) -> None:
     """Each of these has completed, and was never in anybody else's hands."""
-    told = {(job.state, job.attempts, job.losses, job.halts) for job in site.storage.get_many(job_ids)}
+    told = {(job.state, job.attempts, job.losses, job.halts) for job in deployment.storage.get_many(job_ids)}
     assert told == {(COMPLETED, 1, 0, 0)}
-    assert {site.ledger.runs()[job_id] for job_id in job_ids} == {1}
+    assert {deployment.run_log.runs()[job_id] for job_id in job_ids} == {1}
 
 
 @pytest.mark.parametrize("step", [HOUR, -HOUR], ids=["ahead", "back"])
@@ -88,7 +91,7 @@ def test_running_and_waiting_jobs_are_not_touched_by_a_step_of_the_clock(tmp_pat
         machine.until_final(*running, *waiting)
 
         assert_run_once(machine, [*running, *waiting])
-        assert machine.owners() == owners, "nobody was struck off"
+        assert machine.owners() == owners, "no worker was dropped"
         if step < 0:
             assert machine.job(*later).state is SCHEDULED, "its hour has not come"
             machine.step(2 * HOUR)
@@ -96,19 +99,19 @@ def test_running_and_waiting_jobs_are_not_touched_by_a_step_of_the_clock(tmp_pat
         assert_run_once(machine, later)
         assert_sound(machine, is_timed=False)
 
-    hold_trial(Machine, tmp_path, trial)
+    retry_with_longer_lease(Machine, tmp_path, trial)
 
 
 @pytest.mark.parametrize("step", [HOUR, -HOUR], ids=["ahead", "back"])
 def test_the_jobs_of_the_dead_are_still_rescued_after_a_step_of_the_clock(machine: Machine, step: int) -> None:
-    crew = machine.start(lease=LEASE)
+    foreman = machine.start(lease=LEASE)
     (job_id,) = machine.add("nap", {"seconds": 600}, max_halts=1_000)
     machine.until_begun(job_id)
     until(lambda: machine.job(job_id).state is RUNNING, "its start is written down")
     machine.until_steady(machine.start(lease=LEASE))
 
     machine.step(step)
-    crew.kill()
+    foreman.kill()
     machine.until_begun(job_id, runs=2)
     machine.until_final()
 
@@ -132,6 +135,6 @@ def test_a_slot_of_a_schedule_is_run_once_however_often_the_clock_passes_it(mach
     machine.step_and_settle(HOUR)
 
     (job,) = find_all(machine.storage)
-    assert (job.state, machine.ledger.runs()[job.id]) == (COMPLETED, 1)
+    assert (job.state, machine.run_log.runs()[job.id]) == (COMPLETED, 1)
     assert len(machine.events(job.id, Kind.ADDED)) == 1
     assert_sound(machine, is_timed=False)

@@ -1,4 +1,4 @@
-"""A real `packhorse copy-store` is killed again and again: called once more, it goes on where it was, and in the end
+"""A real `packhorse copy-store` is killed again and again: called once more, it continues where it was, and in the end
 the new storage has everything once. And while it works, nobody loses a job and none runs twice."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KILLS = 4
 def kill_after_a_page(source: str, target: str, filled: Storage) -> int:
     """Begin, and kill it in the middle of the page after the next full one. Answers how many rows are there then."""
     goal = rows_in(filled.move()) + PAGE // 2
-    copying = program("tests.system.braked_copy", goal, source, target, "--yes")
+    copying = program("tests.system.slow_copy", goal, source, target, "--yes")
     with running(copying):
         until(lambda: rows_in(filled.move()) > goal or copying.poll() is not None, "another page")
         assert copying.stdin is not None
@@ -122,7 +122,7 @@ def test_while_a_storage_is_moved_no_job_is_lost_and_none_runs_twice(kinds: tupl
             try:
                 storage.enqueue([job])
             except StorageClosed:
-                storage = new  # what somebody does who was told where the jobs are now
+                storage = new  # as a program does that knows where the jobs are now
                 continue
             told.add(job.id)
 

@@ -23,7 +23,7 @@ from packhorse.storage.mysql.connection import MySQLConnection
 from packhorse.storage.postgres import database as postgres_database
 from packhorse.storage.postgres.connection import PostgresConnection
 from tests.storage.conftest import ADDRESSES, chosen_storages, give_back
-from tests.system.world import BY_NAME, fill
+from tests.system.sample_storage import BY_NAME, fill
 
 Rows = dict[str, list[tuple[Any, ...]]]
 
@@ -39,7 +39,7 @@ _WRITTEN = {  # but for those that the server works out by itself
 }
 
 
-class Scissors:
+class ConnectionCutter:
     """Cut the connection before the statement that is the `left`-th from now."""
 
     def __init__(self) -> None:
@@ -56,16 +56,16 @@ class Scissors:
 
 
 @pytest.fixture
-def scissors(monkeypatch: pytest.MonkeyPatch) -> Scissors:
-    scissors = Scissors()
+def cutter(monkeypatch: pytest.MonkeyPatch) -> ConnectionCutter:
+    cutter = ConnectionCutter()
     for database in (mysql_database, postgres_database):
         monkeypatch.setattr(database, "REPEATED_CALLS", frozenset())
     for owner, name, cut in (
         *((PostgresConnection, name, _cut_postgres) for name in ("execute", "executemany", "begin")),
         (MySQLConnection, "_send", _cut_mysql),
     ):
-        monkeypatch.setattr(owner, name, scissors.between(getattr(owner, name), cut))
-    return scissors
+        monkeypatch.setattr(owner, name, cutter.between(getattr(owner, name), cut))
+    return cutter
 
 
 def _cut_postgres(connection: PostgresConnection) -> None:
@@ -77,7 +77,7 @@ def _cut_mysql(connection: MySQLConnection) -> None:
 
 
 class Tables:
-    """The tables of a storage, seen and put back by somebody else."""
+    """The tables of a storage, read and restored over another connection."""
 
     def __init__(self, cursor: Any, written: str, quote: str) -> None:
         self._cursor = cursor
@@ -121,7 +121,7 @@ def tables_of(storage: Any, kind: str) -> Iterator[Tables]:
 
 
 @pytest.fixture(params=[name for name in chosen_storages() if name in _WRITTEN])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Storage, Tables]]:
+def sample(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Storage, Tables]]:
     url, clock = ADDRESSES[request.param](tmp_path), ManualClock()
     storage = open_storage(url, now=clock)
     fill(storage, clock)
@@ -132,24 +132,24 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Stor
 
 
 def test_a_connection_that_is_cut_between_two_statements_leaves_nothing(
-    world: tuple[Storage, Tables], scissors: Scissors
+    sample: tuple[Storage, Tables], cutter: ConnectionCutter
 ) -> None:
-    storage, tables = world
+    storage, tables = sample
 
     for name in CUT:
-        cuts = _cut_everywhere(lambda name=name: BY_NAME[name].call(storage), scissors, tables)  # type: ignore[misc]
+        cuts = _cut_everywhere(lambda name=name: BY_NAME[name].call(storage), cutter, tables)  # type: ignore[misc]
         assert cuts >= 2, f"{name} is one statement: it proves nothing"
         changed = tables.changed()
         assert changed, f"{name} changes nothing: it proves nothing"
         tables.put_back(changed)
 
 
-def _cut_everywhere(call: Callable[[], object], scissors: Scissors, tables: Tables) -> int:
+def _cut_everywhere(call: Callable[[], object], cutter: ConnectionCutter, tables: Tables) -> int:
     """Cut the call before every statement of it, until it comes through, also because only the ringing of a bell was
     cut. Answers how often it did not."""
     cuts = 0
     while True:
-        scissors.left = cuts + 1
+        cutter.left = cuts + 1
         try:
             call()
             return cuts

@@ -22,7 +22,7 @@ from packhorse.storage.sqlite import SQLite
 from packhorse.storage.sqlite.schema import SCHEMA
 from tests.children import program, running
 from tests.storage.laws import check_history, check_job, check_tallies
-from tests.system.world import BY_NAME, ONLY_READING, OPERATIONS, Operation, build, migrate, open_world
+from tests.system.sample_storage import BY_NAME, ONLY_READING, OPERATIONS, Operation, build, migrate, open_sample
 
 Content = dict[str, list[tuple[Any, ...]]]
 
@@ -65,18 +65,18 @@ def check_laws(storage: SQLite) -> None:
 
 def do(operation: Operation, path: Path) -> Content:
     """The file after the operation."""
-    storage = open_world(path)
+    storage = open_sample(path)
     operation.call(storage)
     storage.close()
     return content(path)
 
 
-# --- the world and the killer -----------------------------------------------------------------------------------------
+# --- the sample and the killer ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("world") / "jobs.db"
+    path = tmp_path_factory.mktemp("sample") / "jobs.db"
     build(path)
     return path
 
@@ -113,7 +113,7 @@ def test_every_operation_of_the_contract_is_killed() -> None:
 
 
 def test_the_world_is_sound(template: Path) -> None:
-    storage = open_world(template)
+    storage = open_sample(template)
 
     check_laws(storage)
     assert {tally.state for tally in storage.tallies()} == set(State)
@@ -141,7 +141,7 @@ def test_a_kill_leaves_the_state_before_or_after_and_never_between(
     assert difference(content(done), after) == {}
     if operation.repeats:
         assert difference(do(operation, done), after) == {}
-    storage = open_world(done)
+    storage = open_sample(done)
     check_laws(storage)
     storage.close()
 
@@ -157,7 +157,7 @@ def test_a_kill_while_the_file_is_made_leaves_one_that_can_be_made(
     for path in killed:
         left = {name for name in content(path) if name.startswith("packhorse_")}
         assert left in (set(), {*made}), f"{path.name} has {sorted(left)}"
-        storage = open_world(path)
+        storage = open_sample(path)
         assert storage.queues() == []
         storage.close()
         assert content(path) == made

@@ -18,8 +18,8 @@ from tests.mysql_server import MySQLServer
 from tests.postgres_server import PostgresServer
 from tests.redis_server import RedisServer, redis_server
 from tests.storage.conftest import chosen_storages
-from tests.system.conftest import Tell, attended
-from tests.system.sites import Site, new_job, until
+from tests.system.conftest import Tell, managed
+from tests.system.deployment import Deployment, new_job, until
 from tests.system.soundness import assert_sound
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="looks at processes through /proc")
@@ -47,33 +47,33 @@ def _database(server: PostgresServer | MySQLServer) -> Iterator[Server]:
 
 
 @pytest.fixture
-def site(tmp_path: Path, server: Server) -> Iterator[Site]:
-    with attended(Site(tmp_path, f"{server.url}?patience=20s")) as site:
-        yield site
+def deployment(tmp_path: Path, server: Server) -> Iterator[Deployment]:
+    with managed(Deployment(tmp_path, f"{server.url}?patience=20s")) as deployment:
+        yield deployment
 
 
 def test_a_server_that_is_killed_in_the_middle_of_work_costs_no_acknowledged_job(
-    site: Site, server: Server, tell: Tell
+    deployment: Deployment, server: Server, tell: Tell
 ) -> None:
-    site.start(workers=2, slots=4)
+    deployment.start(workers=2, slots=4)
     over = threading.Event()
-    enqueueing = threading.Thread(target=_enqueue_until, args=(site, over))
+    enqueueing = threading.Thread(target=_enqueue_until, args=(deployment, over))
     enqueueing.start()
 
     try:
         for _ in range(2):
-            _until_more(site, 100)
+            _until_more(deployment, 100)
             server.kill()
             server.start()
-        _until_more(site, 100)
+        _until_more(deployment, 100)
     finally:
         over.set()
         enqueueing.join()
-    site.until_final()
+    deployment.until_final()
 
-    tell(f"{len(site.acknowledged)} jobs through two deaths of the server")
-    assert site.storage.count(Filter(states=frozenset({COMPLETED}))).number == len(site.acknowledged)
-    assert_sound(site)
+    tell(f"{len(deployment.acknowledged)} jobs through two deaths of the server")
+    assert deployment.storage.count(Filter(states=frozenset({COMPLETED}))).number == len(deployment.acknowledged)
+    assert_sound(deployment)
 
 
 @pytest.mark.parametrize("patience", ["500ms", pytest.param("10m", marks=pytest.mark.long)])
@@ -82,41 +82,41 @@ def test_a_result_outlives_its_worker_that_is_told_to_stop_while_the_server_is_a
 ) -> None:
     monkeypatch.setenv("PACKHORSE_STATE_DIR", str(tmp_path / "state"))
     gate = tmp_path / "gate"
-    with attended(Site(tmp_path, f"{server.url}?patience={patience}")) as site:
-        crew = site.start(stop_grace=0.5, abort_grace=0.5)
-        (job,) = site.add("nap", {"gate": str(gate)})
-        site.until_begun(job)
+    with managed(Deployment(tmp_path, f"{server.url}?patience={patience}")) as deployment:
+        foreman = deployment.start(stop_grace=0.5, abort_grace=0.5)
+        (job,) = deployment.add("nap", {"gate": str(gate)})
+        deployment.until_begun(job)
 
         server.kill()
         gate.touch()
         until(lambda: list((tmp_path / "state").rglob("*.outcomes")), "what it came to is on the disk")
-        crew.end()
+        foreman.end()
         server.start()
-        site.start()
-        site.until_final()
+        deployment.start()
+        deployment.until_final()
 
-        assert (site.job(job).state, site.job(job).attempts) == (COMPLETED, 1)
-        assert len(site.ledger.lines()) == 2, "it began once, and ended once"
+        assert (deployment.job(job).state, deployment.job(job).attempts) == (COMPLETED, 1)
+        assert len(deployment.run_log.lines()) == 2, "it began once, and ended once"
         assert list((tmp_path / "state").rglob("*.outcomes")) == []
-        assert_sound(site)
+        assert_sound(deployment)
 
 
-def _until_more(site: Site, number: int) -> None:
-    goal = len(site.acknowledged) + number
-    until(lambda: len(site.acknowledged) >= goal, "jobs come in")
+def _until_more(deployment: Deployment, number: int) -> None:
+    goal = len(deployment.acknowledged) + number
+    until(lambda: len(deployment.acknowledged) >= goal, "jobs come in")
 
 
-def _enqueue_until(site: Site, over: threading.Event) -> None:
-    """Whoever was not answered asks again: the ids are the caller's own, so nothing is stored twice."""
+def _enqueue_until(deployment: Deployment, over: threading.Event) -> None:
+    """A client without an answer asks again: the ids are the caller's own, so nothing is stored twice."""
     while not over.wait(0.005):
         jobs = [new_job("nap") for _ in range(2)]
-        while not _is_sent(site, jobs):
+        while not _is_sent(deployment, jobs):
             over.wait(0.05)
 
 
-def _is_sent(site: Site, jobs: list[NewJob]) -> bool:
+def _is_sent(deployment: Deployment, jobs: list[NewJob]) -> bool:
     try:
-        site.send(jobs)
+        deployment.send(jobs)
     except StorageUnavailable:
         return False
     return True

@@ -25,8 +25,11 @@ def test_every_job_of_a_crowd_is_done_exactly_once(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = ADDRESSES[name](tmp_path)
-    crowd = [program("tests.system.crowd", "produce", url, f"p{n}", JOBS // PRODUCERS) for n in range(PRODUCERS)]
-    crowd += [program("tests.system.crowd", "work", url, f"w{n}", JOBS) for n in range(WORKERS)]
+    crowd = [
+        program("tests.system.competing_processes", "produce", url, f"p{n}", JOBS // PRODUCERS)
+        for n in range(PRODUCERS)
+    ]
+    crowd += [program("tests.system.competing_processes", "work", url, f"w{n}", JOBS) for n in range(WORKERS)]
 
     with running(*crowd):
         for one in crowd:

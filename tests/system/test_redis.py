@@ -11,8 +11,8 @@ import pytest
 
 from tests.redis_server import RedisServer, redis_server
 from tests.storage.conftest import chosen_storages
-from tests.system.conftest import Tell, attended
-from tests.system.sites import LEASE, Site, kill
+from tests.system.conftest import Tell, managed
+from tests.system.deployment import LEASE, Deployment, kill
 from tests.system.soundness import assert_sound
 
 pytestmark = [
@@ -29,41 +29,41 @@ def own_server(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def site(tmp_path: Path, own_server: RedisServer) -> Iterator[Site]:
-    with attended(Site(tmp_path, f"{own_server.url}?patience=20s")) as site:
-        yield site
+def deployment(tmp_path: Path, own_server: RedisServer) -> Iterator[Deployment]:
+    with managed(Deployment(tmp_path, f"{own_server.url}?patience=20s")) as deployment:
+        yield deployment
 
 
-def test_the_jobs_of_a_killed_worker_run_again_at_once(site: Site, tell: Tell) -> None:
-    crew = site.start(workers=2, slots=4)
-    jobs = site.add("nap", {"seconds": 600}, number=4)
-    site.until_begun(*jobs)
-    victim = next(worker for worker in crew.workers() if worker.id == site.job(jobs[0]).owner)
-    hit = [job for job in jobs if site.job(job).owner == victim.id]
+def test_the_jobs_of_a_killed_worker_run_again_at_once(deployment: Deployment, tell: Tell) -> None:
+    foreman = deployment.start(workers=2, slots=4)
+    jobs = deployment.add("nap", {"seconds": 600}, number=4)
+    deployment.until_begun(*jobs)
+    victim = next(worker for worker in foreman.workers() if worker.id == deployment.job(jobs[0]).owner)
+    hit = [job for job in jobs if deployment.job(job).owner == victim.id]
 
     died_at = kill(victim.pid)
-    took = [site.until_begun(job, runs=2)[0].at / 1e6 - died_at for job in hit]
+    took = [deployment.until_begun(job, runs=2)[0].at / 1e6 - died_at for job in hit]
     for job in set(jobs) - set(hit):
-        site.storage.abort([job])
-    site.until_final()
+        deployment.storage.abort([job])
+    deployment.until_final()
 
     tell(f"run again {max(took) * 1000:.0f} ms after the death of the worker")
-    assert_sound(site)
+    assert_sound(deployment)
 
 
 def test_when_foreman_and_workers_are_killed_another_crew_takes_their_jobs_up_after_the_lease(
-    site: Site, tell: Tell
+    deployment: Deployment, tell: Tell
 ) -> None:
-    crew = site.start(workers=2, lease=LEASE)
-    jobs = [*site.add("nap", {"seconds": 600}, number=2, max_halts=1_000)]
-    jobs += site.add("inap", {"seconds": 600}, number=2, max_halts=1_000)
-    site.until_begun(*jobs)
-    other = site.start(slots=4, lease=LEASE)
-    site.until_steady(other)
+    foreman = deployment.start(workers=2, lease=LEASE)
+    jobs = [*deployment.add("nap", {"seconds": 600}, number=2, max_halts=1_000)]
+    jobs += deployment.add("inap", {"seconds": 600}, number=2, max_halts=1_000)
+    deployment.until_begun(*jobs)
+    other = deployment.start(slots=4, lease=LEASE)
+    deployment.until_steady(other)
 
-    died_at = crew.kill()
-    took = [line.at / 1e6 - died_at for line in site.until_begun(*jobs, runs=2)]
-    site.until_final()
+    died_at = foreman.kill()
+    took = [line.at / 1e6 - died_at for line in deployment.until_begun(*jobs, runs=2)]
+    deployment.until_final()
 
     tell(f"run again {max(took):.1f} s after the death of the foreman")
-    assert_sound(site)
+    assert_sound(deployment)

@@ -19,7 +19,7 @@ from packhorse.storage import open_storage
 from packhorse.storage.records import Filter
 from tests.children import ROOT
 from tests.ports import free_port
-from tests.system.sites import HEARTBEAT, LEASE, Site, until
+from tests.system.deployment import HEARTBEAT, LEASE, Deployment, until
 from tests.system.soundness import assert_sound
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="looks at processes through /proc")
@@ -75,93 +75,95 @@ def manager(tmp_path: Path) -> Iterator[Manager]:
 
 
 @pytest.fixture
-def site(tmp_path: Path, manager: Manager) -> Iterator[Site]:
-    site = Site(tmp_path, f"{manager.url}?patience=20s")
-    yield site
-    site.close()
-    if site.log.exists():
-        print(site.log.read_text())
+def deployment(tmp_path: Path, manager: Manager) -> Iterator[Deployment]:
+    deployment = Deployment(tmp_path, f"{manager.url}?patience=20s")
+    yield deployment
+    deployment.close()
+    if deployment.log.exists():
+        print(deployment.log.read_text())
 
 
-def test_a_manager_that_is_killed_in_the_middle_of_work_costs_no_acknowledged_job(site: Site, manager: Manager) -> None:
-    site.start(workers=2, slots=4)
+def test_a_manager_that_is_killed_in_the_middle_of_work_costs_no_acknowledged_job(
+    deployment: Deployment, manager: Manager
+) -> None:
+    deployment.start(workers=2, slots=4)
 
     for _ in range(2):
-        first, *_ = site.add("nap", number=100)
-        site.until_begun(first)
+        first, *_ = deployment.add("nap", number=100)
+        deployment.until_begun(first)
         manager.kill()
         manager.start()
-    site.until_final()
+    deployment.until_final()
 
-    assert site.storage.count(Filter(states=frozenset({COMPLETED}))).number == 200
-    assert_sound(site)
+    assert deployment.storage.count(Filter(states=frozenset({COMPLETED}))).number == 200
+    assert_sound(deployment)
 
 
-def test_the_jobs_of_a_machine_that_is_lost_are_run_on_another(site: Site) -> None:
-    lost = site.start(slots=2, lease=LEASE)
-    jobs = site.add("nap", {"seconds": 600.0, "again": 0.0}, number=2, max_halts=1_000)
-    site.until_begun(*jobs)
-    other = site.start(slots=2, lease=LEASE)
-    site.until_steady(other)
+def test_the_jobs_of_a_machine_that_is_lost_are_run_on_another(deployment: Deployment) -> None:
+    lost = deployment.start(slots=2, lease=LEASE)
+    jobs = deployment.add("nap", {"seconds": 600.0, "again": 0.0}, number=2, max_halts=1_000)
+    deployment.until_begun(*jobs)
+    other = deployment.start(slots=2, lease=LEASE)
+    deployment.until_steady(other)
 
-    crew = [worker.pid for worker in lost.workers()]
+    foreman = [worker.pid for worker in lost.workers()]
     lost.kill()
-    for pid in crew:
+    for pid in foreman:
         with suppress(ProcessLookupError):  # it may have seen its foreman die
             os.kill(pid, signal.SIGKILL)
-    site.until_final()
+    deployment.until_final()
 
-    assert [site.job(job).state for job in jobs] == [COMPLETED] * 2
-    assert all("was silent" in site.why(job) for job in jobs)
-    assert_sound(site)
+    assert [deployment.job(job).state for job in jobs] == [COMPLETED] * 2
+    assert all("was silent" in deployment.why(job) for job in jobs)
+    assert_sound(deployment)
 
 
 @pytest.fixture
-def hasty_site(tmp_path: Path, manager: Manager) -> Iterator[Site]:
+def hasty_deployment(tmp_path: Path, manager: Manager) -> Iterator[Deployment]:
     """Whose workers notice soon that the manager is away."""
-    site = Site(tmp_path, f"{manager.url}?patience=500ms")
-    yield site
-    site.close()
+    deployment = Deployment(tmp_path, f"{manager.url}?patience=500ms")
+    yield deployment
+    deployment.close()
 
 
 def test_a_result_outlives_its_worker_that_is_told_to_stop_while_the_manager_is_away(
-    hasty_site: Site, manager: Manager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hasty_deployment: Deployment, manager: Manager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = hasty_site
+    deployment = hasty_deployment
     monkeypatch.setenv("PACKHORSE_STATE_DIR", str(tmp_path / "state"))
     gate = tmp_path / "gate"
-    crew = site.start(stop_grace=0.5)
-    (job,) = site.add("nap", {"gate": str(gate)})
-    site.until_begun(job)
+    foreman = deployment.start(stop_grace=0.5)
+    (job,) = deployment.add("nap", {"gate": str(gate)})
+    deployment.until_begun(job)
 
     manager.kill()
     gate.touch()
     until(lambda: list((tmp_path / "state").rglob("*.outcomes")), "what it came to is on the disk")
-    crew.end()
+    foreman.end()
     manager.start()
-    site.start()
-    site.until_final()
+    deployment.start()
+    deployment.until_final()
 
-    assert (site.job(job).state, site.job(job).attempts) == (COMPLETED, 1)
-    assert len(site.ledger.lines()) == 2  # it began, and it ended
+    assert (deployment.job(job).state, deployment.job(job).attempts) == (COMPLETED, 1)
+    assert len(deployment.run_log.lines()) == 2  # it began, and it ended
     assert list((tmp_path / "state").rglob("*.outcomes")) == []
-    assert_sound(site)
+    assert_sound(deployment)
 
 
 def test_a_job_that_ends_while_the_manager_is_away_is_completed_when_that_is_back(
-    hasty_site: Site, manager: Manager, tmp_path: Path
+    hasty_deployment: Deployment, manager: Manager, tmp_path: Path
 ) -> None:
-    site = hasty_site
+    deployment = hasty_deployment
     gate = tmp_path / "gate"
-    site.start()
-    (job,) = site.add("nap", {"gate": str(gate)})
-    site.until_begun(job)
+    deployment.start()
+    (job,) = deployment.add("nap", {"gate": str(gate)})
+    deployment.until_begun(job)
 
     manager.kill()
     gate.touch()
-    until(lambda: len(site.ledger.lines()) == 2, "it has ended")
+    until(lambda: len(deployment.run_log.lines()) == 2, "it has ended")
     manager.start()
-    site.until_final()
+    deployment.until_final()
 
-    assert (site.job(job).state, site.job(job).attempts) == (COMPLETED, 1)
-    assert_sound(site)
+    assert (deployment.job(job).state, deployment.job(job).attempts) == (COMPLETED, 1)
+    assert_sound(deployment)

@@ -15,8 +15,8 @@ import pytest
 from tests.mysql_server import MySQLServer
 from tests.postgres_server import PgBouncer, PostgresServer
 from tests.storage.conftest import chosen_storages
-from tests.system.conftest import attended
-from tests.system.sites import Site, until
+from tests.system.conftest import managed
+from tests.system.deployment import Deployment, until
 from tests.system.soundness import assert_sound
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="looks at processes through /proc")
@@ -40,33 +40,33 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 @pytest.fixture
-def site(tmp_path: Path, server: Server) -> Iterator[Site]:
-    with attended(Site(tmp_path, f"{server.url}?patience=20s")) as site:
-        yield site
+def deployment(tmp_path: Path, server: Server) -> Iterator[Deployment]:
+    with managed(Deployment(tmp_path, f"{server.url}?patience=20s")) as deployment:
+        yield deployment
 
 
 @pytest.fixture
-def pooled_site(tmp_path: Path) -> Iterator[Site]:
+def pooled_deployment(tmp_path: Path) -> Iterator[Deployment]:
     skip_unless_chosen("postgres")
     server = PostgresServer().start()
     pooler = PgBouncer(server)
-    with attended(Site(tmp_path, f"{pooler.url}?pgbouncer=1")) as site:
-        yield site
+    with managed(Deployment(tmp_path, f"{pooler.url}?pgbouncer=1")) as deployment:
+        yield deployment
     pooler.end()
     server.end()
 
 
-def test_a_crew_goes_on_when_a_server_that_was_full_has_room_again(site: Site, server: Server) -> None:
-    site.start(workers=1, slots=4)
-    site.until_final(*site.add("nap"))
+def test_a_crew_goes_on_when_a_server_that_was_full_has_room_again(deployment: Deployment, server: Server) -> None:
+    deployment.start(workers=1, slots=4)
+    deployment.until_final(*deployment.add("nap"))
     with ExitStack() as others:
         _fill(server, others)
-        late = site.start(workers=1, slots=4, online=False)  # there is no room for it
-        site.until_final(*site.add("nap", number=20))  # whoever is connected goes on
+        late = deployment.start(workers=1, slots=4, online=False)  # there is no room for it
+        deployment.until_final(*deployment.add("nap", number=20))  # open connections still work
 
     until(late.workers, "the one that came late is at work")
-    site.until_final(*site.add("nap", number=20))
-    assert_sound(site)
+    deployment.until_final(*deployment.add("nap", number=20))
+    assert_sound(deployment)
 
 
 def _fill(server: Server, others: ExitStack) -> None:
@@ -76,12 +76,12 @@ def _fill(server: Server, others: ExitStack) -> None:
             others.enter_context(server.connect())
 
 
-def test_a_crew_works_behind_a_pooler_by_looking_now_and_then(pooled_site: Site) -> None:
-    pooled_site.start(workers=2, slots=4)
+def test_a_crew_works_behind_a_pooler_by_looking_now_and_then(pooled_deployment: Deployment) -> None:
+    pooled_deployment.start(workers=2, slots=4)
     for _ in range(3):
-        pooled_site.until_final(*pooled_site.add("nap", number=10))
+        pooled_deployment.until_final(*pooled_deployment.add("nap", number=10))
 
     listening = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
-    with psycopg.connect(pooled_site.url.partition("?")[0]) as connection:
+    with psycopg.connect(pooled_deployment.url.partition("?")[0]) as connection:
         assert connection.execute(listening).fetchone() == (0,)
-    assert_sound(pooled_site)
+    assert_sound(pooled_deployment)

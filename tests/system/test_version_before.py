@@ -1,5 +1,5 @@
 """A rolling deployment: programs of an earlier version, as it was, at work before, while and after the tables are
-migrated, beside programs of this one. Every job runs once, whoever has brought it and whoever runs it."""
+migrated, beside programs of this one. Every job runs once, whichever version enqueues and runs it."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ PATIENT = {"stop_grace": DEADLINE, "abort_grace": DEADLINE, "other_jobs": DEADLI
 """Nobody is given up because the machine is slow."""
 
 
-class Shaky:
+class FlakyStorage:
     """A storage that is away while `is_away`, or for the calls named in `fails`. With `loses_answers` it does what it
     was asked, and only the answer does not come back."""
 
@@ -63,13 +63,13 @@ class Shaky:
         return guarded
 
 
-class Works:
+class WorkerHarness:
     """A worker, and the app whose jobs it runs."""
 
     def __init__(self, app: Packhorse, storage: Storage) -> None:
         self.app = app
         self.storage = storage
-        self.shaky = Shaky(storage)
+        self.flaky_storage = FlakyStorage(storage)
         self.said: list[dict[str, Any]] = []
         self.worker: WorkerProcess
         self.opened: list[WorkerProcess] = []
@@ -81,7 +81,9 @@ class Works:
         owner, shared_status = options.pop("owner", "ann"), options.pop("shared_status", None)
         limits = WorkerLimits(**{**PATIENT, **options.pop("limits", {})})
         config = WorkerConfig(owner, concurrency=concurrency, limits=limits, **options)
-        self.worker = WorkerProcess(self.app, self.shaky, config, shared_status=shared_status, send=self.said.append)
+        self.worker = WorkerProcess(
+            self.app, self.flaky_storage, config, shared_status=shared_status, send=self.said.append
+        )
         self.opened.append(self.worker)
         if join:
             self.storage.join(WorkerInfo(owner))
@@ -157,13 +159,13 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]
 
 
 @pytest.fixture
-def works(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Works]:
+def harness(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerHarness]:
     monkeypatch.setattr(loop_module, "BUFFER_LIMIT", DEADLINE)  # nothing is handed back because the machine is slow
     monkeypatch.setattr(loop_module, "LONG_AFTER_CHECKS", 1_000_000)
     with Packhorse(storage) as app:
-        works = Works(app, storage)
-        yield works
-        works.close()
+        harness = WorkerHarness(app, storage)
+        yield harness
+        harness.close()
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import Any
 
 from packhorse import Packhorse, current_job
 
-app = Packhorse("sqlite:///not-used.db")  # every worker is told another with --url
+app = Packhorse("sqlite:///not-used.db")  # every worker gets another with --url
 
 
 @app.task
@@ -105,7 +105,7 @@ def exit_hard(code: int) -> None:
 
 @app.task(isolate=True)
 def clean_up(began: str, cleaned: str) -> None:
-    """Until it is told to end; then it takes a moment to clean up."""
+    """Runs until it is asked to stop; then it takes a moment to clean up."""
     try:
         Path(began).touch()
         time.sleep(60)
@@ -130,7 +130,7 @@ async def cancel_itself() -> None:
 
 
 @app.task(isolate=True)
-def heed(began: str) -> str:
+def stop_when_asked(began: str) -> str:
     """Ends when a check-in says so; a signal does not interrupt it."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     Path(began).touch()
@@ -171,7 +171,7 @@ def have_child(path: str, *, then: str) -> Any:
 
 
 @app.task(isolate=True)
-def kill_the_nursery(wait_for: str) -> None:
+def kill_the_fork_server(wait_for: str) -> None:
     while not Path(wait_for).exists():
         time.sleep(0.002)
     os.kill(os.getppid(), signal.SIGKILL)

@@ -18,7 +18,7 @@ from packhorse.core.errors import BadValue, PackhorseError
 from packhorse.core.job import Job, Reason
 from packhorse.core.outcome import Abort, Completed, Failed, Outcome, Retry, Snooze, Snoozed, Stopped
 from packhorse.worker import attempt
-from tests.worker.making import RESULT_LIMIT, RememberingLine, a_job, chain_of, task_of
+from tests.worker.factories import RESULT_LIMIT, RecordingLink, a_job, chain_of, task_of
 
 Function = Callable[..., Any]
 
@@ -28,14 +28,14 @@ def attempted(
 ) -> Outcome:
     """What comes of one attempt at a plain task."""
     task = task_of(function, "send", **options)
-    return attempt.run(job or a_job(), task, chain_of(task, middleware), RememberingLine(), limit)
+    return attempt.run(job or a_job(), task, chain_of(task, middleware), RecordingLink(), limit)
 
 
 def awaited(function: Function, job: Job | None = None, *middleware: Function, **options: Any) -> Outcome:
     """The same for an async task."""
     task = task_of(function, "send", **options)
     chain = chain_of(task, middleware)
-    return asyncio.run(attempt.arun(job or a_job(), task, chain, RememberingLine(), RESULT_LIMIT))
+    return asyncio.run(attempt.arun(job or a_job(), task, chain, RecordingLink(), RESULT_LIMIT))
 
 
 def as_coroutine(function: Function) -> Callable[[], Coroutine[Any, Any, Any]]:
@@ -418,7 +418,7 @@ def test_a_coroutine_that_nobody_awaits_any_more_is_closed_and_nothing_else_is_c
         return 1
 
     task = task_of(wait, "send", backoff=backoff)
-    coroutine = attempt.arun(a_job(), task, chain_of(task), RememberingLine(), RESULT_LIMIT)
+    coroutine = attempt.arun(a_job(), task, chain_of(task), RecordingLink(), RESULT_LIMIT)
     loop = asyncio.new_event_loop()
     left = loop.create_task(coroutine)
     left._log_destroy_pending = False  # type: ignore[attr-defined]  # that it is left behind is what is wanted here

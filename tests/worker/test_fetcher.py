@@ -10,7 +10,7 @@ import pytest
 from packhorse.core.errors import StorageUnavailable, TaskNotFound
 from packhorse.storage.records import WorkerInfo
 from packhorse.worker.fetcher import Admission
-from tests.worker.making import a_job
+from tests.worker.factories import a_job
 
 
 class ExecutorPool:

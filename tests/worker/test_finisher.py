@@ -16,28 +16,28 @@ from packhorse.core.outcome import Completed, Failed, Failure, Halted, Outcome, 
 from packhorse.storage.records import LogKind
 from packhorse.worker.finisher import LONG_RUN, MAX_CALLS, MAX_KEPT, MAX_WAIT, OutcomeQueue, finish_in_parts
 from packhorse.worker.held_job import HeldJob, WorkerStop
-from tests.worker.making import a_held_job, a_job, task_of
+from tests.worker.factories import a_held_job, a_job, task_of
 
 
-class Bell:
+class WakeCounter:
     """A loop that counts how often it was rung."""
 
     def __init__(self) -> None:
-        self.rings = 0
+        self.count = 0
 
     def wake(self) -> None:
-        self.rings += 1
+        self.count += 1
 
 
 @pytest.fixture
-def bell() -> Bell:
-    return Bell()
+def wakeups() -> WakeCounter:
+    return WakeCounter()
 
 
 @pytest.fixture
-def queue(bell: Bell) -> OutcomeQueue:
+def queue(wakeups: WakeCounter) -> OutcomeQueue:
     """One whose worker has many jobs in hand, so that a single outcome is worth no write."""
-    queue = OutcomeQueue(bell.wake)
+    queue = OutcomeQueue(wakeups.wake)
     queue.in_hand = queue.enough = 100
     return queue
 
@@ -58,14 +58,14 @@ def test_nothing_is_never_due(queue: OutcomeQueue):
     assert queue.take(10) == []
 
 
-def test_a_short_job_waits_for_others_but_not_for_long(queue: OutcomeQueue, bell: Bell, monkeypatch: Any):
+def test_a_short_job_waits_for_others_but_not_for_long(queue: OutcomeQueue, wakeups: WakeCounter, monkeypatch: Any):
     now = 1_000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     held = a_held_job()
 
     queue.put(held, completed(held))
 
-    assert bell.rings == 0
+    assert wakeups.count == 0
     assert queue.due_in() == pytest.approx(MAX_WAIT)
     assert queue.take(10) == []
     now += MAX_WAIT
@@ -73,17 +73,17 @@ def test_a_short_job_waits_for_others_but_not_for_long(queue: OutcomeQueue, bell
     assert outcomes(queue.take(10)) == [completed(held)]
 
 
-def test_a_long_job_is_written_down_at_once(queue: OutcomeQueue, bell: Bell):
+def test_a_long_job_is_written_down_at_once(queue: OutcomeQueue, wakeups: WakeCounter):
     held = a_held_job()
 
     queue.put(held, completed(held, ran=LONG_RUN))
 
-    assert bell.rings == 1
+    assert wakeups.count == 1
     assert queue.due_in() == 0.0
     assert len(queue.take(10)) == 1
 
 
-def test_while_its_worker_stops_nothing_waits_for_others(queue: OutcomeQueue, bell: Bell):
+def test_while_its_worker_stops_nothing_waits_for_others(queue: OutcomeQueue, wakeups: WakeCounter):
     before, after = a_held_job(), a_held_job()
     queue.put(before, completed(before))
 
@@ -92,37 +92,37 @@ def test_while_its_worker_stops_nothing_waits_for_others(queue: OutcomeQueue, be
     assert queue.due_in() == 0.0
     assert outcomes(queue.take(10)) == [completed(before)]
     queue.put(after, completed(after))
-    assert bell.rings == 1
+    assert wakeups.count == 1
     assert outcomes(queue.take(10)) == [completed(after)]
 
 
-def test_so_many_are_enough(queue: OutcomeQueue, bell: Bell):
+def test_so_many_are_enough(queue: OutcomeQueue, wakeups: WakeCounter):
     queue.enough = 3
     held_jobs = [a_held_job() for _ in range(3)]
 
     for held in held_jobs[:2]:
         queue.put(held, completed(held))
-    before = bell.rings
+    before = wakeups.count
     queue.put(held_jobs[2], completed(held_jobs[2]))
 
-    assert (before, bell.rings) == (0, 1)
+    assert (before, wakeups.count) == (0, 1)
     assert queue.due_in() == 0.0
 
 
-def test_the_desk_is_rung_once_until_it_comes(queue: OutcomeQueue, bell: Bell):
+def test_the_loop_is_woken_once_until_it_comes(queue: OutcomeQueue, wakeups: WakeCounter):
     queue.enough = 1
     held_jobs = [a_held_job() for _ in range(3)]
 
     for held in held_jobs[:2]:
         queue.put(held, completed(held))
-    before = bell.rings
+    before = wakeups.count
     queue.take(10)
     queue.put(held_jobs[2], completed(held_jobs[2]))
 
-    assert (before, bell.rings) == (1, 2)
+    assert (before, wakeups.count) == (1, 2)
 
 
-def test_a_ring_for_what_was_taken_already_costs_the_next_one_nothing(queue: OutcomeQueue, bell: Bell):
+def test_a_ring_for_what_was_taken_already_costs_the_next_one_nothing(queue: OutcomeQueue, wakeups: WakeCounter):
     queue.enough = 1
     one, two = a_held_job(), a_held_job()
     queue.put(one, completed(one))
@@ -130,17 +130,17 @@ def test_a_ring_for_what_was_taken_already_costs_the_next_one_nothing(queue: Out
 
     queue.put(two, completed(two))
 
-    assert bell.rings == 2
+    assert wakeups.count == 2
     assert queue.due_in() == 0.0
 
 
-def test_when_nobody_else_is_about_to_end_nobody_is_waited_for(queue: OutcomeQueue, bell: Bell):
+def test_when_nobody_else_is_about_to_end_nobody_is_waited_for(queue: OutcomeQueue, wakeups: WakeCounter):
     queue.in_hand = 1
     held = a_held_job()
 
     queue.put(held, completed(held))
 
-    assert bell.rings == 1
+    assert wakeups.count == 1
     assert queue.due_in() == 0.0
 
 
@@ -201,7 +201,7 @@ def test_an_error_becomes_a_line_of_the_log(queue: OutcomeQueue):
 
 
 def stopping(reason: Reason | None = None, *, sees: bool = True, **job: Any) -> HeldJob:
-    """A running job that was told to stop, by an operator or, without a reason, by its worker."""
+    """A running job that was asked to stop, by an operator or, without a reason, by its worker."""
     worker_stop = WorkerStop()
     worker_stop.is_wanted = worker_stop.is_forced = reason is None
     held = a_held_job(a_job(**job), task_of(lambda: None, "send", backoff=3), worker_stop=worker_stop)
@@ -299,7 +299,7 @@ def test_a_worker_that_was_told_no_version_tells_none(queue: OutcomeQueue):
 Batch = Sequence[tuple[int, Outcome]]
 
 
-class Choosy:
+class PickyStorage:
     """A storage that refuses every call with an outcome that it does not like."""
 
     def __init__(self, refuses: Callable[[Outcome], bool]) -> None:
@@ -326,7 +326,7 @@ def is_result_of(*places: int) -> Callable[[Outcome], bool]:
 
 @pytest.mark.parametrize("bad", [0, 1, 499, 500, 700, 999])
 def test_one_among_a_thousand_is_found_in_few_calls(bad: int):
-    storage, batch = Choosy(is_result_of(bad)), a_batch(1_000)
+    storage, batch = PickyStorage(is_result_of(bad)), a_batch(1_000)
 
     written = finish_in_parts(batch, storage.finish)
 
@@ -339,7 +339,7 @@ def test_one_among_a_thousand_is_found_in_few_calls(bad: int):
 
 
 def test_what_is_refused_in_every_form_is_lost_alone(caplog: pytest.LogCaptureFixture):
-    storage, batch = Choosy(lambda outcome: outcome.token.job_id == "job-2"), a_batch(5)
+    storage, batch = PickyStorage(lambda outcome: outcome.token.job_id == "job-2"), a_batch(5)
 
     written = finish_in_parts(batch, storage.finish)
 
@@ -350,7 +350,7 @@ def test_what_is_refused_in_every_form_is_lost_alone(caplog: pytest.LogCaptureFi
 
 
 def test_after_some_calls_the_rest_waits_for_the_next_time():
-    storage, batch = Choosy(lambda outcome: True), a_batch(1_000)
+    storage, batch = PickyStorage(lambda outcome: True), a_batch(1_000)
 
     written = finish_in_parts(batch, storage.finish)
 
@@ -361,7 +361,7 @@ def test_after_some_calls_the_rest_waits_for_the_next_time():
 
 @pytest.mark.parametrize("number", [1, 2, 3, 1_000])
 def test_time_after_time_it_comes_to_an_end(number: int):
-    storage = Choosy(is_result_of(*range(0, number, 7)))
+    storage = PickyStorage(is_result_of(*range(0, number, 7)))
     left, written = a_batch(number), []
 
     while left:

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from packhorse.core.job import Reason
-from packhorse.storage.records import CheckIn, dropped_lines, lost_with
+from packhorse.storage.records import CheckIn, count_lost, dropped_lines
 from packhorse.worker.held_job import MAX_LINES, HeldJob, LogBuffer, WorkerStop
 from packhorse.worker.job_log import _for_storage
-from tests.worker.making import a_held_job, a_job
+from tests.worker.factories import a_held_job, a_job
 
 THREADS = 8
 ROUNDS = 200
@@ -273,7 +273,7 @@ def test_no_line_is_lost_or_counted_wrong_while_threads_say_more_than_there_is_r
         taken += lines(job_log)
     taken += lines(job_log)
 
-    assert lost_with(taken) == 8_000
+    assert count_lost(taken) == 8_000
 
 
 def test_no_last_word_is_lost_while_somebody_takes_what_was_said(job_log: LogBuffer):

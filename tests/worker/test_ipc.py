@@ -140,7 +140,7 @@ def test_the_rest_of_a_dead_ones_words_is_read_without_waiting(ends: tuple[Chann
     channel, there = ends
     there.sendall(b'{"n":1}\n{"text":"' + b"x" * 100_000 + b'"}\n{"half')
 
-    words = channel.read_rest()  # the other end is still open, as when somebody has inherited it
+    words = channel.read_rest()  # the other end is still open, as when another process has inherited it
 
     assert [len(str(message)) for message in words] == [8, 100_012]
 

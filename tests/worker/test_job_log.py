@@ -15,13 +15,13 @@ from packhorse.storage.contract import Storage
 from packhorse.storage.records import LogKind
 from packhorse.worker.held_job import HeldJob
 from packhorse.worker.job_log import JobLogWriter
-from tests.worker.conftest import Shaky
-from tests.worker.making import a_held_job
+from tests.worker.conftest import FlakyStorage
+from tests.worker.factories import a_held_job
 
 
 @pytest.fixture
-def shaky(storage: Storage) -> Any:
-    return Shaky(storage)
+def flaky_storage(storage: Storage) -> Any:
+    return FlakyStorage(storage)
 
 
 def hold(storage: Storage) -> tuple[Job, HeldJob]:
@@ -35,35 +35,35 @@ def refuse(
     """The storage refuses what holds too much text in one call."""
     write = getattr(storage, call)
 
-    def choosy(*given: Any, **more: Any) -> Any:
+    def picky(*given: Any, **more: Any) -> Any:
         said = [text for each in given[-1] for text in (each.message, getattr(each, "progress_text", None)) if text]
         if is_too_much(said):
             raise BadValue("so much does not get through", hint="let it take more")
         return write(*given, **more)
 
-    monkeypatch.setattr(storage, call, choosy)
+    monkeypatch.setattr(storage, call, picky)
 
 
 def messages(storage: Storage, job: Job) -> list[str]:
     return [line.message for line in storage.log_lines(job.id)]
 
 
-def test_everything_that_was_said_is_written_and_said_no_more(storage: Storage, shaky: Any):
+def test_everything_that_was_said_is_written_and_said_no_more(storage: Storage, flaky_storage: Any):
     (one, first), (two, second) = hold(storage), hold(storage)
     first.log("a")
     first.log("b", "error")
     first.check_in("working", 10, "early")
     second.log("c")
-    log_writer = JobLogWriter(shaky)
+    log_writer = JobLogWriter(flaky_storage)
 
     log_writer.write([first, second])
-    before = len(shaky.calls)
+    before = len(flaky_storage.calls)
     log_writer.write([first, second])
 
     assert sorted(messages(storage, one)) == ["10 % early", "a", "b", "working"]
     assert messages(storage, two) == ["c"]
     assert stored(storage, one.id).checkin == "working"
-    assert len(shaky.calls) == before
+    assert len(flaky_storage.calls) == before
 
 
 def test_a_check_in_of_an_aborted_job_says_that_it_should_end(storage: Storage):
@@ -85,28 +85,28 @@ def test_a_check_in_without_a_word_is_written_while_the_job_runs(storage: Storag
     assert messages(storage, job) == []
 
 
-def test_a_check_in_without_a_word_costs_a_job_that_has_ended_no_call(storage: Storage, shaky: Any):
+def test_a_check_in_without_a_word_costs_a_job_that_has_ended_no_call(storage: Storage, flaky_storage: Any):
     _, held = hold(storage)
     held.check_in(None, None, None)
     held.settle()
 
-    JobLogWriter(shaky).write([held])
+    JobLogWriter(flaky_storage).write([held])
 
-    assert shaky.calls == []
+    assert flaky_storage.calls == []
 
 
 @pytest.mark.parametrize("away", ["check_in", "append_log"])
-def test_what_cannot_be_written_is_written_the_next_time(storage: Storage, shaky: Any, away: str):
+def test_what_cannot_be_written_is_written_the_next_time(storage: Storage, flaky_storage: Any, away: str):
     job, held = hold(storage)
-    log_writer = JobLogWriter(shaky)
+    log_writer = JobLogWriter(flaky_storage)
     held.log("one")
     held.check_in("first", 10, None)
-    shaky.fails = {away}
+    flaky_storage.fails = {away}
 
     with pytest.raises(StorageUnavailable):
         log_writer.write([held])
     held.log("two")
-    shaky.fails = set()
+    flaky_storage.fails = set()
     log_writer.write([held])
 
     assert [line for line in messages(storage, job) if line in ("one", "two")] == ["one", "two"]
@@ -131,7 +131,7 @@ def test_a_job_that_is_marked_late_has_begun_when_it_began(storage: Storage, mon
 
 def test_marking_says_that_jobs_run_and_who_has_lost_his(storage: Storage):
     (one, first), (two, second) = hold(storage), hold(storage)
-    storage.release([two.token], "somebody else's now")
+    storage.release([two.token], "it belongs to another worker now")
 
     stale = JobLogWriter(storage).mark_running([first, second])
 
@@ -140,12 +140,12 @@ def test_marking_says_that_jobs_run_and_who_has_lost_his(storage: Storage):
     assert first.is_marked
 
 
-def test_a_start_that_cannot_be_written_is_not_taken_for_written(storage: Storage, shaky: Any):
+def test_a_start_that_cannot_be_written_is_not_taken_for_written(storage: Storage, flaky_storage: Any):
     job, held = hold(storage)
-    shaky.is_away = True
+    flaky_storage.is_away = True
 
     with pytest.raises(StorageUnavailable):
-        JobLogWriter(shaky).mark_running([held])
+        JobLogWriter(flaky_storage).mark_running([held])
 
     assert not held.is_marked
     assert stored(storage, job.id).state is RESERVED
@@ -241,23 +241,23 @@ def test_what_even_a_notice_cannot_be_written_for_is_lost_alone(
 
 @pytest.mark.parametrize("most", [1_000, 10], ids=["long lines", "everything"])
 def test_a_storage_that_refuses_line_after_line_is_not_asked_about_each(
-    storage: Storage, shaky: Any, monkeypatch: pytest.MonkeyPatch, most: int
+    storage: Storage, flaky_storage: Any, monkeypatch: pytest.MonkeyPatch, most: int
 ):
     job, held = hold(storage)
     for number in range(400):
         held.log("short" if number == 399 else "x" * 2_000)
     refuse(storage, monkeypatch, "append_log", lambda lines: max(map(len, lines)) > most)
 
-    JobLogWriter(shaky).write([held])
+    JobLogWriter(flaky_storage).write([held])
 
-    assert shaky.calls.count("append_log") < 100
+    assert flaky_storage.calls.count("append_log") < 100
     said = messages(storage, job)
     assert len(said) == (400 if most == 1_000 else 0)
     assert said[-1:] == (["short"] if most == 1_000 else [])
 
 
 def test_a_storage_that_goes_away_between_two_portions_gets_each_line_once(
-    storage: Storage, shaky: Any, monkeypatch: pytest.MonkeyPatch
+    storage: Storage, flaky_storage: Any, monkeypatch: pytest.MonkeyPatch
 ):
     job, held = hold(storage)
     for line in "abcdefgh":
@@ -265,22 +265,22 @@ def test_a_storage_that_goes_away_between_two_portions_gets_each_line_once(
 
     def is_too_much(lines: list[str]) -> bool:
         if "b" in lines and len(lines) == 2:
-            shaky.is_away = True  # once these are written
+            flaky_storage.is_away = True  # once these are written
         return len(lines) > 2
 
     refuse(storage, monkeypatch, "append_log", is_too_much)
     with pytest.raises(StorageUnavailable):
-        JobLogWriter(shaky).write([held])
+        JobLogWriter(flaky_storage).write([held])
     assert messages(storage, job) == ["a", "b"]
     held.log("i")
-    shaky.is_away = False
-    JobLogWriter(shaky).write([held])
+    flaky_storage.is_away = False
+    JobLogWriter(flaky_storage).write([held])
 
     assert messages(storage, job) == list("abcdefghi")
 
 
 def test_who_should_end_hears_it_though_the_storage_goes_away_for_the_next(
-    storage: Storage, shaky: Any, monkeypatch: pytest.MonkeyPatch
+    storage: Storage, flaky_storage: Any, monkeypatch: pytest.MonkeyPatch
 ):
     (one, first), (two, second) = hold(storage), hold(storage)
     storage.abort([one.id])
@@ -289,12 +289,12 @@ def test_who_should_end_hears_it_though_the_storage_goes_away_for_the_next(
 
     def is_too_much(texts: list[str]) -> bool:
         if texts == ["one"]:
-            shaky.is_away = True
+            flaky_storage.is_away = True
         return len(texts) > 1
 
     refuse(storage, monkeypatch, "check_in", is_too_much)
 
-    assert JobLogWriter(shaky).write([first, second]) == [first]
-    shaky.is_away = False
-    JobLogWriter(shaky).write([first, second])
+    assert JobLogWriter(flaky_storage).write([first, second]) == [first]
+    flaky_storage.is_away = False
+    JobLogWriter(flaky_storage).write([first, second])
     assert stored(storage, two.id).checkin == "two"

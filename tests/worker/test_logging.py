@@ -14,8 +14,8 @@ from packhorse.core.context import CURRENT, JobContext
 from packhorse.storage.records import LogKind, LogLine
 from packhorse.worker import attempt
 from packhorse.worker.logging import LOG_FORMATS, TRACEBACK, about, capture_logging, formatter_of
-from tests.worker.conftest import Works
-from tests.worker.making import RESULT_LIMIT, RememberingLine, a_job, chain_of, task_of
+from tests.worker.conftest import WorkerHarness
+from tests.worker.factories import RESULT_LIMIT, RecordingLink, a_job, chain_of, task_of
 
 
 def record(message: str, *, failed: bool = False) -> logging.LogRecord:
@@ -82,7 +82,7 @@ def test_a_line_about_a_job_has_it_as_fields():
 
 
 def test_what_a_task_logs_while_it_runs_has_its_job_as_fields():
-    token = CURRENT.set(JobContext(JOB, {}, RememberingLine()))
+    token = CURRENT.set(JobContext(JOB, {}, RecordingLink()))
     try:
         line = formatter_of("json").format(record("from a task"))
     finally:
@@ -143,13 +143,13 @@ def root() -> Iterator[logging.Logger]:
     root.setLevel(level)
 
 
-def run_plain(function: Any, line: RememberingLine) -> None:
+def run_plain(function: Any, line: RecordingLink) -> None:
     task = task_of(function, "send")
     attempt.run(a_job(), task, chain_of(task), line, RESULT_LIMIT)
 
 
 def test_a_record_becomes_a_line_of_the_job():
-    line = RememberingLine()
+    line = RecordingLink()
 
     with capture_logging():
         run_plain(lambda: log.warning("no answer from %s", "smtp"), line)
@@ -161,7 +161,7 @@ def test_a_record_becomes_a_line_of_the_job():
     ("level", "told"), [("INFO", "info"), ("WARNING", "warning"), ("ERROR", "error"), ("CRITICAL", "error")]
 )
 def test_a_line_knows_the_level_of_the_record(level: str, told: str):
-    line = RememberingLine()
+    line = RecordingLink()
 
     with capture_logging():
         run_plain(lambda: log.log(logging.getLevelNamesMapping()[level], "no answer"), line)
@@ -171,7 +171,7 @@ def test_a_line_knows_the_level_of_the_record(level: str, told: str):
 
 
 def test_information_is_captured_and_details_are_not():
-    line = RememberingLine()
+    line = RecordingLink()
 
     def task() -> None:
         log.info("sent")
@@ -184,7 +184,7 @@ def test_information_is_captured_and_details_are_not():
 
 
 def test_nothing_is_captured_outside_of_a_job_or_of_the_block():
-    line = RememberingLine()
+    line = RecordingLink()
 
     with capture_logging():
         log.warning("nobody's")
@@ -194,7 +194,7 @@ def test_nothing_is_captured_outside_of_a_job_or_of_the_block():
 
 
 def test_our_own_records_stay_out_and_those_of_a_namesake_do_not():
-    line = RememberingLine()
+    line = RecordingLink()
 
     def task() -> None:
         logging.getLogger("packhorse.worker").warning("ours")
@@ -207,7 +207,7 @@ def test_our_own_records_stay_out_and_those_of_a_namesake_do_not():
 
 
 def test_an_error_is_logged_with_its_traceback():
-    line = RememberingLine()
+    line = RecordingLink()
 
     def task() -> None:
         try:
@@ -225,7 +225,7 @@ def test_an_error_is_logged_with_its_traceback():
 
 def test_a_bad_record_does_not_harm_the_job(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
-    line = RememberingLine()
+    line = RecordingLink()
 
     def task() -> None:
         log.warning("%d mails", "many")
@@ -250,7 +250,7 @@ def test_the_level_is_lowered_for_jobs_and_never_raised(root: logging.Logger, be
 
 
 def test_threads_speak_for_their_own_jobs():
-    lines = [RememberingLine() for _ in range(4)]
+    lines = [RecordingLink() for _ in range(4)]
     start = threading.Barrier(len(lines))
 
     def job(number: int) -> None:
@@ -273,7 +273,7 @@ def test_threads_speak_for_their_own_jobs():
 
 
 def test_coroutines_speak_for_their_own_jobs():
-    lines = [RememberingLine() for _ in range(4)]
+    lines = [RecordingLink() for _ in range(4)]
 
     async def job(number: int) -> None:
         async def task() -> None:
@@ -297,7 +297,7 @@ def test_coroutines_speak_for_their_own_jobs():
 
 
 def test_a_very_long_record_is_shortened():
-    line = RememberingLine()
+    line = RecordingLink()
     mark = CURRENT.set(JobContext(a_job(), {}, line))
 
     try:
@@ -313,25 +313,25 @@ def test_a_very_long_record_is_shortened():
 
 
 @pytest.fixture
-def works_told(works: Works) -> Works:
-    @works.app.task
+def logged(harness: WorkerHarness) -> WorkerHarness:
+    @harness.app.task
     def add(a: int, b: int) -> int:
         return a + b
 
-    @works.app.task(retries=0)
+    @harness.app.task(retries=0)
     def fail() -> None:
         raise ValueError("no")
 
-    works.open()
-    return works
+    harness.open()
+    return harness
 
 
-def test_what_is_taken_and_how_it_ends_is_told(works_told: Works, caplog: pytest.LogCaptureFixture):
+def test_what_is_taken_and_how_it_ends_is_told(logged: WorkerHarness, caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.INFO, "packhorse.jobs"):
-        job = works_told.app.enqueue("add", {"a": 1, "b": 2})
-        works_told.finish(job)
-        failed = works_told.app.enqueue("fail")
-        works_told.finish(failed)
+        job = logged.app.enqueue("add", {"a": 1, "b": 2})
+        logged.finish(job)
+        failed = logged.app.enqueue("fail")
+        logged.finish(failed)
 
     told = [record.getMessage() for record in caplog.records if record.name == "packhorse.jobs"]
     assert told[0] == f"> add(a=1, b=2)  (job {job.id})"
@@ -340,8 +340,8 @@ def test_what_is_taken_and_how_it_ends_is_told(works_told: Works, caplog: pytest
     assert told[2:] == [f"> fail()  (job {failed.id})"]  # its failure is a warning of the worker's
 
 
-def test_nothing_is_told_if_nobody_listens(works_told: Works, caplog: pytest.LogCaptureFixture):
+def test_nothing_is_told_if_nobody_listens(logged: WorkerHarness, caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.WARNING, "packhorse.jobs"):
-        works_told.finish(works_told.app.enqueue("add", {"a": 1, "b": 2}))
+        logged.finish(logged.app.enqueue("add", {"a": 1, "b": 2}))
 
     assert [record for record in caplog.records if record.name == "packhorse.jobs"] == []

@@ -23,13 +23,13 @@ from packhorse.worker.ipc import Channel
 from packhorse.worker.process import WorkerProcess
 from tests.children import PATIENCE, ROOT, until
 from tests.worker import jobs
-from tests.worker.running import OWNER, Running, is_alive
+from tests.worker.worker_subprocess import OWNER, WorkerSubprocess, is_alive
 
 
 @pytest.fixture
-def worker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Running]:
+def worker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[WorkerSubprocess]:
     """A worker that is yet to start; its parameters are options."""
-    running = Running(tmp_path, *getattr(request, "param", ()))
+    running = WorkerSubprocess(tmp_path, *getattr(request, "param", ()))
     yield running
     running.close()
 
@@ -70,7 +70,7 @@ def test_a_second_worker_under_an_id_that_is_at_work_is_refused(tmp_path: Path):
 
 
 @pytest.mark.parametrize("worker", [["--burst", "--concurrency", 4]], indirect=True)
-def test_a_burst_drains_the_storage_and_exits_with_0(worker: Running):
+def test_a_burst_drains_the_storage_and_exits_with_0(worker: WorkerSubprocess):
     sums = worker.app.enqueue_many([jobs.add.call(number, 1) for number in range(500)])
     sleeps = worker.app.enqueue_many([jobs.sleep.call(0.01) for _ in range(20)])
     pids = worker.app.enqueue_many([jobs.isolated_pid.call() for _ in range(10)])
@@ -92,7 +92,7 @@ def test_a_burst_drains_the_storage_and_exits_with_0(worker: Running):
 
 
 @pytest.mark.parametrize("worker", [["--max-jobs", 10, "--concurrency", 2]], indirect=True)
-def test_after_so_many_jobs_it_exits_with_0(worker: Running):
+def test_after_so_many_jobs_it_exits_with_0(worker: WorkerSubprocess):
     worker.app.enqueue_many([jobs.add.call(1, number) for number in range(2_000)])
 
     code, err = worker.start().wait()
@@ -109,9 +109,9 @@ def test_after_so_many_jobs_it_exits_with_0(worker: Running):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("worker", [["--concurrency", 1]], indirect=True)
-def test_a_signal_lets_the_running_finish_and_hands_back_the_rest(worker: Running, number: int):
+def test_a_signal_lets_the_running_finish_and_hands_back_the_rest(worker: WorkerSubprocess, number: int):
     go = worker.directory / "go"
-    worker.app.enqueue_many([jobs.add.call(1, 2) for _ in range(20)])  # quick ones, so that it takes several at once
+    worker.app.enqueue_many([jobs.add.call(1, 2) for _ in range(20)])  # quick ones, so that it takes several together
     worker.start()
     until(lambda: worker.app.count(state="completed") == 20, "the quick ones end")
     running = worker.enqueue("stubborn", path=str(go))
@@ -130,7 +130,7 @@ def test_a_signal_lets_the_running_finish_and_hands_back_the_rest(worker: Runnin
     assert (worker.job(waiting).attempts, worker.job(waiting).losses) == (0, 0)
 
 
-def test_a_second_signal_hands_everything_back_at_once(worker: Running):
+def test_a_second_signal_hands_everything_back_at_once(worker: WorkerSubprocess):
     worker.start()
     job = worker.enqueue("stubborn", path=str(worker.directory / "never"))
     until(lambda: worker.shared_status.running() == [job.id], "it begins")
@@ -145,7 +145,9 @@ def test_a_second_signal_hands_everything_back_at_once(worker: Running):
     assert worker.storage.workers() == []
 
 
-def test_a_stubborn_job_is_aborted_and_its_worker_exits_with_70(worker: Running, monkeypatch: pytest.MonkeyPatch):
+def test_a_stubborn_job_is_aborted_and_its_worker_exits_with_70(
+    worker: WorkerSubprocess, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setitem(worker.env, "PACKHORSE_ABORT_GRACE", "0.5")
     worker.start()
     job = worker.enqueue("stubborn", path=str(worker.directory / "never"))
@@ -189,7 +191,7 @@ sys.stdin.read()
 # --- the lease ------------------------------------------------------------------------------------------------------
 
 
-def test_a_worker_whose_lease_is_in_danger_takes_no_jobs(worker: Running, monkeypatch: pytest.MonkeyPatch):
+def test_a_worker_whose_lease_is_in_danger_takes_no_jobs(worker: WorkerSubprocess, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(worker.env, "PACKHORSE_LEASE", "15s")
     worker.shared_status._memory[:8] = bytes(8)  # the last heartbeat was when the machine started
     worker.start()
@@ -278,7 +280,7 @@ def test_what_jobs_log_is_printed_only_if_the_level_says_so(tmp_path: Path):
     assert ("hello" in chatty.stderr, "help" in chatty.stderr) == (True, True)
 
 
-def test_two_workers_share_the_jobs_of_one_file(worker: Running):
+def test_two_workers_share_the_jobs_of_one_file(worker: WorkerSubprocess):
     handles = worker.app.enqueue_many([jobs.add.call(number, 1) for number in range(2_000)])
     words = ["tests.worker.jobs:app", "--burst", "--url", worker.url]
 
@@ -290,7 +292,7 @@ def test_two_workers_share_the_jobs_of_one_file(worker: Running):
     assert all(worker.kinds(job).count(Kind.COMPLETED) == 1 for job in handles[:50])
 
 
-def test_the_owner_is_the_id_that_was_given(worker: Running):
+def test_the_owner_is_the_id_that_was_given(worker: WorkerSubprocess):
     worker.start()
     until(lambda: worker.storage.workers(), "it joins")
 
@@ -298,7 +300,7 @@ def test_the_owner_is_the_id_that_was_given(worker: Running):
 
 
 class Told:
-    """What a worker was told to do, by whom it is not."""
+    """Records the calls that a worker gets."""
 
     def __init__(self) -> None:
         self.orders: list[str] = []

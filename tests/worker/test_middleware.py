@@ -22,7 +22,7 @@ from packhorse.worker.middleware import Chain, compose, is_async
 from tests.children import PATIENCE
 
 
-class NoLine:
+class NoLink:
     """Where nothing is heard."""
 
     def log(self, message: str, kind: str = "log") -> None: ...
@@ -36,7 +36,7 @@ class NoLine:
 
 def context(**args: Any) -> JobContext:
     job = Job("j", 1, "add", "add", "{}", QUEUED, 1, 12, 0, 0)
-    return JobContext(job, args, NoLine())
+    return JobContext(job, args, NoLink())
 
 
 @pytest.fixture
@@ -231,7 +231,7 @@ def test_middleware_may_answer_instead_of_the_task(
     assert run(*compose(task_of(task), [middleware], lambda: loop), context(), loop) is answer
 
 
-class StopLine(NoLine):
+class StopLink(NoLink):
     """Says stop as soon as the task has begun."""
 
     def __init__(self) -> None:
@@ -245,7 +245,7 @@ class StopLine(NoLine):
 def test_an_async_task_below_plain_middleware_is_cancelled_when_it_shall_stop(
     loop: asyncio.AbstractEventLoop, is_outer_async: bool
 ):
-    line, ended = StopLine(), list[str]()
+    line, ended = StopLink(), list[str]()
     job = JobContext(Job("j", 1, "add", "add", "{}", QUEUED, 1, 12, 0, 0), {}, line)
 
     async def task() -> None:

@@ -1,4 +1,4 @@
-"""What becomes of a job that was told to end, and when it must."""
+"""The outcomes of jobs that were asked to stop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from packhorse.core.job import Reason, Token
 from packhorse.core.outcome import Completed, Failed, Failure, Halted, Outcome, Released, Snoozed, Stopped
 from packhorse.worker.held_job import HeldJob, WorkerStop
 from packhorse.worker.outcomes import of_given_up, of_stopped, shortened
-from tests.worker.making import a_held_job, a_job, task_of
+from tests.worker.factories import a_held_job, a_job, task_of
 
 
 def running(job: dict[str, Any] | None = None, *, worker_ends: bool = False, **options: Any) -> HeldJob:

@@ -1,4 +1,5 @@
-"""The pace: short jobs come in large batches, slow ones are never hoarded, and an idle worker asks less and less."""
+"""The pace: short jobs come in large batches, slow ones never wait in a buffer, and an idle worker asks less and
+less."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole worker in a thread: how it begins, what it tells its foreman, and every way in which it ends."""
+"""A whole worker in a thread: how it begins, what it reports to its foreman, and every way in which it ends."""
 
 from __future__ import annotations
 
@@ -26,147 +26,149 @@ from packhorse.worker.held_job import HeldJob
 from packhorse.worker.ipc import EXIT_STUCK
 from packhorse.worker.shared_status import SharedStatus
 from tests.children import until
-from tests.worker.conftest import DEADLINE, Works
-from tests.worker.making import a_held_job
+from tests.worker.conftest import DEADLINE, WorkerHarness
+from tests.worker.factories import a_held_job
 
 
-def said(works: Works, what: str) -> list[dict[str, Any]]:
-    return [one for one in works.said if one["say"] == what]
+def said(harness: WorkerHarness, what: str) -> list[dict[str, Any]]:
+    return [one for one in harness.said if one["say"] == what]
 
 
-def worker_kinds(works: Works) -> list[Kind]:
-    return [event.kind for event in works.storage.events(EventFilter(subject=Subject.WORKER))]
+def worker_kinds(harness: WorkerHarness) -> list[Kind]:
+    return [event.kind for event in harness.storage.events(EventFilter(subject=Subject.WORKER))]
 
 
 # --- beginning ------------------------------------------------------------------------------------------------------
 
 
-def test_a_worker_joins_and_announces_its_tasks(works: Works):
-    @works.app.task(weight=3)
+def test_a_worker_joins_and_announces_its_tasks(harness: WorkerHarness):
+    @harness.app.task(weight=3)
     def mail() -> None: ...
 
-    @works.app.task(queue="mail")
+    @harness.app.task(queue="mail")
     def post() -> None: ...
 
-    works.run(7, limits={"lease": 90.0})
-    works.until(lambda: said(works, "online"))
+    harness.run(7, limits={"lease": 90.0})
+    harness.until(lambda: said(harness, "online"))
 
-    (worker,) = works.storage.workers()
+    (worker,) = harness.storage.workers()
     assert (worker.id, worker.queues, worker.concurrency) == ("ann", ["mail"], 7)
     assert worker.info["version"] == __version__
     assert worker.info["lease_s"] == 90.0
-    assert [task.name for task in works.storage.tasks() if task.announced_at] == ["mail", "post"]
-    (online,) = said(works, "online")
+    assert [task.name for task in harness.storage.tasks() if task.announced_at] == ["mail", "post"]
+    (online,) = said(harness, "online")
     assert (online["tasks"], online["queues"]) == (["mail", "post"], {"mail": 3})
 
 
-def test_a_worker_joins_when_the_earlier_jobs_of_its_tasks_are_settled(works: Works, monkeypatch: pytest.MonkeyPatch):
-    @works.app.task(queue="post")
+def test_a_worker_joins_when_the_earlier_jobs_of_its_tasks_are_settled(
+    harness: WorkerHarness, monkeypatch: pytest.MonkeyPatch
+):
+    @harness.app.task(queue="post")
     def mail() -> None: ...
 
-    job = Packhorse(works.storage).enqueue("mail")
+    job = Packhorse(harness.storage).enqueue("mail")
     joined: list[str] = []
-    set_queue = works.storage.set_queue
+    set_queue = harness.storage.set_queue
 
     def settle(*args: Any, **options: Any) -> Any:
-        joined.extend(worker.id for worker in works.storage.workers())
+        joined.extend(worker.id for worker in harness.storage.workers())
         return set_queue(*args, **options)
 
-    monkeypatch.setattr(works.storage, "set_queue", settle)
-    works.run()
-    works.until(lambda: works.state(job) is COMPLETED)
+    monkeypatch.setattr(harness.storage, "set_queue", settle)
+    harness.run()
+    harness.until(lambda: harness.state(job) is COMPLETED)
 
-    assert works.job(job).queue == "post"
+    assert harness.job(job).queue == "post"
     assert joined == [], "nobody beats for it yet"
 
 
-def test_a_worker_serves_only_the_queues_that_it_was_given(works: Works):
-    @works.app.task
+def test_a_worker_serves_only_the_queues_that_it_was_given(harness: WorkerHarness):
+    @harness.app.task
     def wanted() -> None: ...
 
-    @works.app.task
+    @harness.app.task
     def unwanted() -> None: ...
 
     other, job = unwanted.enqueue(), wanted.enqueue()
-    works.run(queues=["wanted"])
-    works.until(lambda: works.state(job) is COMPLETED)
+    harness.run(queues=["wanted"])
+    harness.until(lambda: harness.state(job) is COMPLETED)
 
-    assert works.state(other) is QUEUED
-    assert works.storage.workers()[0].queues == ["wanted"]
+    assert harness.state(other) is QUEUED
+    assert harness.storage.workers()[0].queues == ["wanted"]
 
 
-def test_a_worker_reports_what_it_does(works: Works, gate: threading.Event):
-    @works.app.task
+def test_a_worker_reports_what_it_does(harness: WorkerHarness, gate: threading.Event):
+    @harness.app.task
     def task() -> None:
         gate.wait(DEADLINE)
 
     job = task.enqueue()
-    works.run(2)
-    works.until(lambda: any(report["busy"] for report in said(works, "report")))
+    harness.run(2)
+    harness.until(lambda: any(report["busy"] for report in said(harness, "report")))
 
-    report = said(works, "report")[-1]
+    report = said(harness, "report")[-1]
     (running,) = report["running"]
     assert (report["busy"], report["slots"], report["done"], report["failed"]) == (1, 2, 0, 0)
     assert report["rss"] > 1_000_000
     assert report["cpu_percent"] >= 0
     assert "max_rss" not in report
-    assert report["storage"].keys() <= {each.name for each in works.storage.measured()}  # memory measures nothing
+    assert report["storage"].keys() <= {each.name for each in harness.storage.measured()}  # memory measures nothing
     assert (running["job_id"], running["task"]) == (job.id, "task")
 
 
 # --- ordered ends ---------------------------------------------------------------------------------------------------
 
 
-def test_in_a_burst_it_drains_everything_and_ends(works: Works):
-    @works.app.task(retries=2, backoff=0)
+def test_in_a_burst_it_drains_everything_and_ends(harness: WorkerHarness):
+    @harness.app.task(retries=2, backoff=0)
     def task(number: int) -> None:
         if current_job().attempt == 1 and number % 5 == 0:
             raise ValueError("try again")
 
-    jobs = works.app.enqueue_many([task.call(number) for number in range(50)])
-    works.run(burst=True)
+    jobs = harness.app.enqueue_many([task.call(number) for number in range(50)])
+    harness.run(burst=True)
 
-    assert works.ended() == 0
-    assert all(works.state(job) is COMPLETED for job in jobs)
-    assert works.storage.workers() == []
-
-
-def test_an_empty_storage_ends_a_burst_at_once(works: Works):
-    works.app.task(lambda: None, name="task")
-    works.run(burst=True)
-
-    assert works.ended() == 0
+    assert harness.ended() == 0
+    assert all(harness.state(job) is COMPLETED for job in jobs)
+    assert harness.storage.workers() == []
 
 
-def test_draining_lets_the_running_finish_and_hands_back_the_rest(works: Works, gate: threading.Event):
-    @works.app.task
+def test_an_empty_storage_ends_a_burst_at_once(harness: WorkerHarness):
+    harness.app.task(lambda: None, name="task")
+    harness.run(burst=True)
+
+    assert harness.ended() == 0
+
+
+def test_draining_lets_the_running_finish_and_hands_back_the_rest(harness: WorkerHarness, gate: threading.Event):
+    @harness.app.task
     def task() -> str:
         gate.wait(DEADLINE)
         return "done"
 
-    works.run(1)
-    works.fill_buffer()
+    harness.run(1)
+    harness.fill_buffer()
     running, waiting = task.enqueue(), task.enqueue()
-    works.until(lambda: works.state(waiting) is RESERVED and works.has_begun(running))
+    harness.until(lambda: harness.state(waiting) is RESERVED and harness.has_begun(running))
 
-    works.worker.handle({"do": "drain", "why": "replaced by a fresh worker"})
-    works.until(lambda: works.state(waiting) is QUEUED)
-    assert works.worker.loop.outcomes.is_stopping, "an outcome does not wait for others any more"
+    harness.worker.handle({"do": "drain", "why": "replaced by a fresh worker"})
+    harness.until(lambda: harness.state(waiting) is QUEUED)
+    assert harness.worker.loop.outcomes.is_stopping, "an outcome does not wait for others any more"
     gate.set()
 
-    assert works.ended() == 0
-    assert works.job(running).result == '"done"'
-    assert (works.job(waiting).attempts, works.job(waiting).losses) == (0, 0)
-    assert works.kinds(waiting)[-1] is Kind.READDED
-    leaving = said(works, "leaving")[-1]
+    assert harness.ended() == 0
+    assert harness.job(running).result == '"done"'
+    assert (harness.job(waiting).attempts, harness.job(waiting).losses) == (0, 0)
+    assert harness.kinds(waiting)[-1] is Kind.READDED
+    leaving = said(harness, "leaving")[-1]
     assert leaving == {"say": "leaving", "why": "drained", "done": 1, "failed": 0, "found_nothing": False}
-    (end,) = works.storage.events(EventFilter(subject=Subject.WORKER, kind=Kind.KILLED))
+    (end,) = harness.storage.events(EventFilter(subject=Subject.WORKER, kind=Kind.KILLED))
     assert (end.data or {})["why"] == "replaced by a fresh worker"
-    assert worker_kinds(works)[-2:] == [Kind.STAT, Kind.KILLED]
+    assert worker_kinds(harness)[-2:] == [Kind.STAT, Kind.KILLED]
 
 
 @pytest.mark.parametrize("kind", ["thread", "coroutine"])
-def test_check_ins_say_stop_as_soon_as_the_worker_is_told_to(works: Works, kind: str):
+def test_check_ins_say_stop_as_soon_as_the_worker_is_told_to(harness: WorkerHarness, kind: str):
     began = threading.Event()
 
     def plain() -> str:
@@ -181,19 +183,21 @@ def test_check_ins_say_stop_as_soon_as_the_worker_is_told_to(works: Works, kind:
             await asyncio.sleep(0.001)
         return "as far as it came"
 
-    task = works.app.task(plain if kind == "thread" else coroutine, name="task")
+    task = harness.app.task(plain if kind == "thread" else coroutine, name="task")
     job = task.enqueue()
-    works.run(limits={"stop_grace": 10 * DEADLINE})
-    works.until(began.is_set)
+    harness.run(limits={"stop_grace": 10 * DEADLINE})
+    harness.until(began.is_set)
 
-    works.worker.drain_soon()
+    harness.worker.drain_soon()
 
-    assert works.ended() == 0
-    assert (works.state(job), works.job(job).result) == (COMPLETED, '"as far as it came"')
+    assert harness.ended() == 0
+    assert (harness.state(job), harness.job(job).result) == (COMPLETED, '"as far as it came"')
 
 
 @pytest.mark.parametrize("kind", ["thread", "coroutine"])
-def test_an_attempt_that_ends_after_the_grace_has_its_own_outcome(works: Works, kind: str, gate: threading.Event):
+def test_an_attempt_that_ends_after_the_grace_has_its_own_outcome(
+    harness: WorkerHarness, kind: str, gate: threading.Event
+):
     """Whatever its check-ins have said meanwhile."""
     began = threading.Event()
 
@@ -215,24 +219,24 @@ def test_an_attempt_that_ends_after_the_grace_has_its_own_outcome(works: Works, 
                 continue
         return "done"
 
-    task = works.app.task(plain if kind == "thread" else coroutine, name="task")
+    task = harness.app.task(plain if kind == "thread" else coroutine, name="task")
     job = task.enqueue()
-    works.run(limits={"stop_grace": 0.01})
-    works.until(began.is_set)
+    harness.run(limits={"stop_grace": 0.01})
+    harness.until(began.is_set)
 
-    works.worker.drain_soon()
-    works.until(lambda: works.worker.executors.is_interrupting)
+    harness.worker.drain_soon()
+    harness.until(lambda: harness.worker.executors.is_interrupting)
     gate.set()
 
-    assert works.ended() == 0
-    assert (works.state(job), works.job(job).result) == (COMPLETED, '"done"')
-    assert Kind.READDED not in works.kinds(job)
+    assert harness.ended() == 0
+    assert (harness.state(job), harness.job(job).result) == (COMPLETED, '"done"')
+    assert Kind.READDED not in harness.kinds(job)
 
 
-def test_a_coroutine_that_is_cut_short_is_handed_back_uncounted(works: Works):
+def test_a_coroutine_that_is_cut_short_is_handed_back_uncounted(harness: WorkerHarness):
     began, cleaned = threading.Event(), threading.Event()
 
-    @works.app.task
+    @harness.app.task
     async def task() -> None:
         began.set()
         try:
@@ -241,247 +245,247 @@ def test_a_coroutine_that_is_cut_short_is_handed_back_uncounted(works: Works):
             cleaned.set()
 
     job = task.enqueue()
-    works.run(limits={"stop_grace": 0.05})
-    works.until(began.is_set)
+    harness.run(limits={"stop_grace": 0.05})
+    harness.until(began.is_set)
 
-    works.worker.drain_soon()
+    harness.worker.drain_soon()
 
-    assert works.ended() == 0
+    assert harness.ended() == 0
     assert cleaned.is_set()
-    stored = works.job(job)
+    stored = harness.job(job)
     assert (stored.state, stored.failures, stored.halts, stored.losses) == (QUEUED, 0, 0, 0)
-    assert works.kinds(job)[-2:] == [Kind.STARTED, Kind.READDED]
+    assert harness.kinds(job)[-2:] == [Kind.STARTED, Kind.READDED]
 
 
-def test_a_thread_that_outlasts_the_grace_is_handed_back_uncounted(works: Works, gate: threading.Event):
+def test_a_thread_that_outlasts_the_grace_is_handed_back_uncounted(harness: WorkerHarness, gate: threading.Event):
     began = threading.Event()
 
-    @works.app.task
+    @harness.app.task
     def stubborn() -> None:
         began.set()
         gate.wait(DEADLINE)
 
     job = stubborn.enqueue()
-    works.run(limits={"stop_grace": 0.05, "abort_grace": 0.05})
-    works.until(began.is_set)
+    harness.run(limits={"stop_grace": 0.05, "abort_grace": 0.05})
+    harness.until(began.is_set)
 
-    works.worker.drain_soon()
+    harness.worker.drain_soon()
 
-    assert works.ended() == 0
-    assert works.state(job) is QUEUED
-    assert works.job(job).halts == 0
-    assert works.kinds(job)[-2:] == [Kind.STARTED, Kind.READDED]
+    assert harness.ended() == 0
+    assert harness.state(job) is QUEUED
+    assert harness.job(job).halts == 0
+    assert harness.kinds(job)[-2:] == [Kind.STARTED, Kind.READDED]
 
 
-def test_quitting_hands_everything_back_at_once(works: Works, gate: threading.Event):
+def test_quitting_hands_everything_back_at_once(harness: WorkerHarness, gate: threading.Event):
     began = []
 
-    @works.app.task
+    @harness.app.task
     def task() -> None:
         began.append(current_job().id)
         gate.wait(DEADLINE)
 
-    works.run(1)
-    works.fill_buffer()
+    harness.run(1)
+    harness.fill_buffer()
     jobs = [task.enqueue() for _ in range(3)]
-    works.until(lambda: began and works.app.count(state="held") == 3)
+    harness.until(lambda: began and harness.app.count(state="held") == 3)
 
-    works.worker.handle({"do": "quit"})
+    harness.worker.handle({"do": "quit"})
 
-    assert works.ended() == 0
-    assert [works.state(job) for job in jobs] == [QUEUED] * 3
+    assert harness.ended() == 0
+    assert [harness.state(job) for job in jobs] == [QUEUED] * 3
     assert began == [jobs[0].id]
-    assert [works.job(job).attempts for job in jobs] == [1, 0, 0]
+    assert [harness.job(job).attempts for job in jobs] == [1, 0, 0]
 
 
-def test_a_quiet_worker_takes_nothing_and_stays(works: Works):
-    @works.app.task
+def test_a_quiet_worker_takes_nothing_and_stays(harness: WorkerHarness):
+    @harness.app.task
     def task() -> None: ...
 
-    works.run()
-    works.until(lambda: said(works, "online"))
-    works.worker.handle({"do": "quiet"})
-    works.until(lambda: works.worker.loop.wakeup.place == "here")  # and not in the middle of asking
+    harness.run()
+    harness.until(lambda: said(harness, "online"))
+    harness.worker.handle({"do": "quiet"})
+    harness.until(lambda: harness.worker.loop.wakeup.place == "here")  # and not in the middle of asking
     job = task.enqueue()
-    works.worker.loop.wakeup.wake()
-    works.until(lambda: len(said(works, "report")) >= 2)
+    harness.worker.loop.wakeup.wake()
+    harness.until(lambda: len(said(harness, "report")) >= 2)
 
-    assert works.state(job) is QUEUED
-    assert works.threads[-1].is_alive()
+    assert harness.state(job) is QUEUED
+    assert harness.threads[-1].is_alive()
 
 
-def test_after_so_many_jobs_it_makes_room(works: Works):
-    @works.app.task
+def test_after_so_many_jobs_it_makes_room(harness: WorkerHarness):
+    @harness.app.task
     def task() -> None: ...
 
-    jobs = works.app.enqueue_many([task.call() for _ in range(50)])
-    works.run(1, limits={"max_jobs": 5})
+    jobs = harness.app.enqueue_many([task.call() for _ in range(50)])
+    harness.run(1, limits={"max_jobs": 5})
 
-    assert works.ended() == 0
-    done = [job for job in jobs if works.state(job) is COMPLETED]
+    assert harness.ended() == 0
+    done = [job for job in jobs if harness.state(job) is COMPLETED]
     assert 5 <= len(done) < 50
-    assert said(works, "leaving")[0]["why"].startswith("it has run ")
-    assert works.app.count(state="queued") == 50 - len(done)
+    assert said(harness, "leaving")[0]["why"].startswith("it has run ")
+    assert harness.app.count(state="queued") == 50 - len(done)
 
 
-def test_a_worker_that_has_grown_too_large_makes_room(works: Works):
-    works.app.task(lambda: None, name="task")
-    works.run(limits={"max_rss": 1_000})
+def test_a_worker_that_has_grown_too_large_makes_room(harness: WorkerHarness):
+    harness.app.task(lambda: None, name="task")
+    harness.run(limits={"max_rss": 1_000})
 
-    assert works.ended() == 0
-    assert said(works, "leaving")[0]["why"].startswith("it has grown to ")
+    assert harness.ended() == 0
+    assert said(harness, "leaving")[0]["why"].startswith("it has grown to ")
 
 
-def test_a_worker_that_was_struck_off_says_so_and_ends(works: Works, caplog: pytest.LogCaptureFixture):
-    @works.app.task
+def test_a_worker_that_was_dropped_says_so_and_ends(harness: WorkerHarness, caplog: pytest.LogCaptureFixture):
+    @harness.app.task
     def task() -> None: ...
 
-    works.run()
-    works.until(lambda: said(works, "online"))
+    harness.run()
+    harness.until(lambda: said(harness, "online"))
 
-    works.storage.rescue_owner("ann", foreman="ann", why="it seemed dead")
+    harness.storage.rescue_owner("ann", foreman="ann", why="it seemed dead")
     task.enqueue()
 
-    assert works.ended() == 1
+    assert harness.ended() == 1
     assert "worker ann counts as dead" in caplog.text
 
 
-def test_a_worker_that_was_struck_off_still_tells_what_its_jobs_came_to(
-    works: Works, gate: threading.Event, caplog: pytest.LogCaptureFixture
+def test_a_worker_that_was_dropped_still_tells_what_its_jobs_came_to(
+    harness: WorkerHarness, gate: threading.Event, caplog: pytest.LogCaptureFixture
 ):
-    @works.app.task
+    @harness.app.task
     def task() -> None:
         gate.wait(DEADLINE)
 
     job = task.enqueue()
-    works.run(1)
-    works.until(lambda: works.state(job) is not QUEUED and works.worker.loop.held_jobs)
-    works.storage.rescue_owner("ann", foreman="ann", why="it seemed dead")
+    harness.run(1)
+    harness.until(lambda: harness.state(job) is not QUEUED and harness.worker.loop.held_jobs)
+    harness.storage.rescue_owner("ann", foreman="ann", why="it seemed dead")
 
     gate.set()
 
-    assert works.ended() == 1
+    assert harness.ended() == 1
     assert f"job {job.id} belongs to another worker by now" in caplog.text
-    assert works.state(job) is QUEUED
+    assert harness.state(job) is QUEUED
 
 
 def test_a_drain_while_the_storage_is_away_waits_for_it(
-    works: Works, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+    harness: WorkerHarness, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(stats, "_EVERY", 0.0)  # its foreman is told of it all the time, which needs no storage
+    monkeypatch.setattr(stats, "_EVERY", 0.0)  # it reports all the time, which needs no storage
 
-    @works.app.task
+    @harness.app.task
     def task() -> str:
         gate.wait(DEADLINE)
         return "kept"
 
-    works.run(1)
-    works.fill_buffer()
+    harness.run(1)
+    harness.fill_buffer()
     running, waiting = task.enqueue(), task.enqueue()
-    works.until(lambda: works.state(waiting) is RESERVED and works.has_begun(running))
+    harness.until(lambda: harness.state(waiting) is RESERVED and harness.has_begun(running))
 
-    works.shaky.is_away = True
-    works.worker.drain_soon()
-    works.until(lambda: len(works.worker.loop.outcomes) == 1)
+    harness.flaky_storage.is_away = True
+    harness.worker.drain_soon()
+    harness.until(lambda: len(harness.worker.loop.outcomes) == 1)
     gate.set()
-    works.until(lambda: len(works.worker.loop.outcomes) == 2)
-    works.shaky.is_away = False
+    harness.until(lambda: len(harness.worker.loop.outcomes) == 2)
+    harness.flaky_storage.is_away = False
 
-    assert works.ended() == 0
-    assert works.job(running).result == '"kept"'
-    assert works.state(waiting) is QUEUED
+    assert harness.ended() == 0
+    assert harness.job(running).result == '"kept"'
+    assert harness.state(waiting) is QUEUED
 
 
-def with_outcomes(works: Works, gate: threading.Event, number: int) -> list[JobHandle[Any]]:
+def with_outcomes(harness: WorkerHarness, gate: threading.Event, number: int) -> list[JobHandle[Any]]:
     """A worker that is turned by hand no more: so many of its jobs have ended, and nothing is written down."""
 
-    @works.app.task
+    @harness.app.task
     def task(number: int) -> int:
         gate.wait(DEADLINE)
         return number
 
-    works.open(number)
-    jobs = works.app.enqueue_many([task.call(number) for number in range(number)])
-    works.until(lambda: all(works.has_begun(job) for job in jobs))
+    harness.open(number)
+    jobs = harness.app.enqueue_many([task.call(number) for number in range(number)])
+    harness.until(lambda: all(harness.has_begun(job) for job in jobs))
     gate.set()
-    until(lambda: len(works.worker.loop.outcomes) == number, "all have ended")
+    until(lambda: len(harness.worker.loop.outcomes) == number, "all have ended")
     return jobs
 
 
 def test_what_is_too_much_at_once_is_written_down_in_parts_at_the_end(
-    works: Works, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+    harness: WorkerHarness, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ):
-    jobs = with_outcomes(works, gate, 9)
-    finish = works.storage.finish
+    jobs = with_outcomes(harness, gate, 9)
+    finish = harness.storage.finish
 
     def hurried(outcomes: list[Outcome]) -> Any:
         if len(outcomes) > 2:
             raise StorageUnavailable("that takes too long")
         return finish(outcomes)
 
-    monkeypatch.setattr(works.storage, "finish", hurried)
-    works.worker._close()
+    monkeypatch.setattr(harness.storage, "finish", hurried)
+    harness.worker._close()
 
-    assert {works.state(job) for job in jobs} == {COMPLETED}
-    assert works.storage.workers() == []
+    assert {harness.state(job) for job in jobs} == {COMPLETED}
+    assert harness.storage.workers() == []
 
 
 def test_what_was_learnt_of_a_storage_is_not_forgotten_at_the_end(
-    works: Works, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+    harness: WorkerHarness, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ):
-    jobs = with_outcomes(works, gate, 4)
-    works.worker.loop._outage.most = 2
-    finish, sizes = works.storage.finish, []
+    jobs = with_outcomes(harness, gate, 4)
+    harness.worker.loop._outage.most = 2
+    finish, sizes = harness.storage.finish, []
 
     def counted(outcomes: list[Outcome]) -> Any:
         sizes.append(len(outcomes))
         return finish(outcomes)
 
-    monkeypatch.setattr(works.storage, "finish", counted)
-    works.worker._close()
+    monkeypatch.setattr(harness.storage, "finish", counted)
+    harness.worker._close()
 
     assert sizes[0] == 2
-    assert {works.state(job) for job in jobs} == {COMPLETED}
+    assert {harness.state(job) for job in jobs} == {COMPLETED}
 
 
-def test_a_storage_that_stays_away_does_not_hold_up_the_end(works: Works, gate: threading.Event):
-    @works.app.task
+def test_a_storage_that_stays_away_does_not_hold_up_the_end(harness: WorkerHarness, gate: threading.Event):
+    @harness.app.task
     def task() -> None:
         gate.wait(DEADLINE)
 
-    works.run(1, limits={"abort_grace": 0.0})
+    harness.run(1, limits={"abort_grace": 0.0})
     job = task.enqueue()
-    works.until(lambda: works.has_begun(job))
+    harness.until(lambda: harness.has_begun(job))
 
-    works.shaky.is_away = True
+    harness.flaky_storage.is_away = True
     gate.set()
-    works.until(lambda: len(works.worker.loop.outcomes) == 1)
-    works.worker.quit()
+    harness.until(lambda: len(harness.worker.loop.outcomes) == 1)
+    harness.worker.quit()
 
-    assert works.ended() == 0
-    assert works.state(job) in HELD, "its foreman, or another, takes it back"
+    assert harness.ended() == 0
+    assert harness.state(job) in HELD, "its foreman, or another, takes it back"
 
 
 def test_a_worker_whose_storage_takes_no_outcome_leaves_in_order(
-    works: Works, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+    harness: WorkerHarness, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ):
-    jobs = with_outcomes(works, gate, 3)
+    jobs = with_outcomes(harness, gate, 3)
 
     def refuse(*_: object) -> Any:
         raise BadValue("no")
 
-    monkeypatch.setattr(works.storage, "finish", refuse)
-    monkeypatch.setattr(works.storage, "finish_and_reserve", refuse)
-    monkeypatch.setattr(works.storage, "record_stat", refuse)
-    works.worker.loop.turn(0.01)
-    works.worker._close()
+    monkeypatch.setattr(harness.storage, "finish", refuse)
+    monkeypatch.setattr(harness.storage, "finish_and_reserve", refuse)
+    monkeypatch.setattr(harness.storage, "record_stat", refuse)
+    harness.worker.loop.turn(0.01)
+    harness.worker._close()
 
-    assert {works.state(job) for job in jobs} == {QUEUED}
-    assert works.storage.workers() == []
+    assert {harness.state(job) for job in jobs} == {QUEUED}
+    assert harness.storage.workers() == []
 
 
 def test_what_ends_while_the_rest_is_handed_back_keeps_its_outcome(
-    works: Works, gate: threading.Event, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    harness: WorkerHarness, gate: threading.Event, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(process, "HAND_BACK", DEADLINE, raising=False)
     may_go_on, has_settled = threading.Event(), threading.Event()
@@ -495,16 +499,16 @@ def test_what_ends_while_the_rest_is_handed_back_keeps_its_outcome(
         shared_status, "end", slow
     )  # called between the end of an attempt and the storing of its outcome
 
-    @works.app.task
+    @harness.app.task
     def task() -> None:
         gate.wait(DEADLINE)
 
-    works.open(1, shared_status=shared_status, limits={"abort_grace": 0.0})
+    harness.open(1, shared_status=shared_status, limits={"abort_grace": 0.0})
     job = task.enqueue()
-    works.until(lambda: works.has_begun(job))
+    harness.until(lambda: harness.has_begun(job))
     gate.set()
     assert has_settled.wait(DEADLINE)
-    write_down, passes = works.worker.loop.write_rest, []
+    write_down, passes = harness.worker.loop.write_rest, []
 
     def counted(until: float) -> None:
         write_down(until)
@@ -512,121 +516,121 @@ def test_what_ends_while_the_rest_is_handed_back_keeps_its_outcome(
         if len(passes) == 2:  # the first pass of handing back has found no outcome
             may_go_on.set()
 
-    monkeypatch.setattr(works.worker.loop, "write_rest", counted)
-    works.worker._close()
+    monkeypatch.setattr(harness.worker.loop, "write_rest", counted)
+    harness.worker._close()
     may_go_on.set()
 
-    assert works.state(job) is COMPLETED
+    assert harness.state(job) is COMPLETED
 
 
-# --- condemned ------------------------------------------------------------------------------------------------------
+# --- stuck ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_condemned_worker_lets_its_neighbours_finish_and_ends(works: Works, gate: threading.Event):
+def test_a_stuck_worker_lets_its_neighbours_finish_and_ends(harness: WorkerHarness, gate: threading.Event):
     neighbour_may_end = threading.Event()
 
-    @works.app.task
+    @harness.app.task
     def stubborn() -> None:
         gate.wait(DEADLINE)
 
-    @works.app.task
+    @harness.app.task
     def neighbour() -> str:
         neighbour_may_end.wait(DEADLINE)
         return "finished"
 
-    @works.app.task
+    @harness.app.task
     def waiting() -> None: ...
 
-    works.run(2, limits={"abort_grace": 0.1})
-    works.fill_buffer()
+    harness.run(2, limits={"abort_grace": 0.1})
+    harness.fill_buffer()
     bad, good, rest = stubborn.enqueue(), neighbour.enqueue(), waiting.enqueue()
-    works.until(lambda: works.has_begun(bad) and works.has_begun(good) and works.state(rest) is RESERVED)
+    harness.until(lambda: harness.has_begun(bad) and harness.has_begun(good) and harness.state(rest) is RESERVED)
 
-    works.storage.abort([bad.id])
-    stop = {"do": "stop", "job_id": bad.id, "owner": "ann", "fence": works.job(bad).fence, "reason": "ABORTED"}
-    works.worker.handle(stop)
-    works.until(lambda: said(works, "stuck"))
-    works.until(lambda: works.state(bad) is ABORTED)
-    still_running = works.threads[-1].is_alive()
-    works.until(lambda: works.state(rest) is QUEUED)
+    harness.storage.abort([bad.id])
+    stop = {"do": "stop", "job_id": bad.id, "owner": "ann", "fence": harness.job(bad).fence, "reason": "ABORTED"}
+    harness.worker.handle(stop)
+    harness.until(lambda: said(harness, "stuck"))
+    harness.until(lambda: harness.state(bad) is ABORTED)
+    still_running = harness.threads[-1].is_alive()
+    harness.until(lambda: harness.state(rest) is QUEUED)
     neighbour_may_end.set()
 
-    assert works.ended() == EXIT_STUCK
+    assert harness.ended() == EXIT_STUCK
     assert still_running
-    assert works.job(bad).reason is Reason.ABORTED
-    assert works.job(good).result == '"finished"'
-    assert (works.job(rest).attempts, works.job(rest).halts, works.job(rest).losses) == (0, 0, 0)
-    assert Kind.HALTED not in works.kinds(bad)
+    assert harness.job(bad).reason is Reason.ABORTED
+    assert harness.job(good).result == '"finished"'
+    assert (harness.job(rest).attempts, harness.job(rest).halts, harness.job(rest).losses) == (0, 0, 0)
+    assert Kind.HALTED not in harness.kinds(bad)
 
 
-def test_neighbours_that_take_too_long_are_handed_back_uncounted(works: Works, gate: threading.Event):
+def test_neighbours_that_take_too_long_are_handed_back_uncounted(harness: WorkerHarness, gate: threading.Event):
     began = threading.Barrier(3)
 
-    @works.app.task
+    @harness.app.task
     def stubborn() -> None:
         began.wait(DEADLINE)
         gate.wait(DEADLINE)
 
-    works.run(2, limits={"other_jobs": 0.05, "abort_grace": 0.05})
+    harness.run(2, limits={"other_jobs": 0.05, "abort_grace": 0.05})
     bad, good = stubborn.enqueue(), stubborn.enqueue()
     began.wait(DEADLINE)
 
-    works.storage.abort([bad.id])
-    works.worker.loop.stop_job(bad.id, works.job(bad).fence, Reason.ABORTED)
+    harness.storage.abort([bad.id])
+    harness.worker.loop.stop_job(bad.id, harness.job(bad).fence, Reason.ABORTED)
 
-    assert works.ended() == EXIT_STUCK
-    assert works.state(bad) is ABORTED
-    stored = works.job(good)
+    assert harness.ended() == EXIT_STUCK
+    assert harness.state(bad) is ABORTED
+    stored = harness.job(good)
     assert (stored.state, stored.failures, stored.halts, stored.losses) == (QUEUED, 0, 0, 0)
 
 
-def test_one_that_is_stuck_while_it_stops_waits_no_longer_than_any_other(works: Works, gate: threading.Event):
+def test_one_that_is_stuck_while_it_stops_waits_no_longer_than_any_other(harness: WorkerHarness, gate: threading.Event):
     began = threading.Barrier(3)
 
-    @works.app.task
+    @harness.app.task
     def stubborn() -> None:
         began.wait(DEADLINE)
         gate.wait(DEADLINE)
 
-    works.run(2, limits={"other_jobs": 0.05, "abort_grace": 0.05, "stop_grace": 10 * DEADLINE})
+    harness.run(2, limits={"other_jobs": 0.05, "abort_grace": 0.05, "stop_grace": 10 * DEADLINE})
     bad, good = stubborn.enqueue(), stubborn.enqueue()
     began.wait(DEADLINE)
-    works.worker.drain_soon()
-    works.until(lambda: not works.worker.loop.fetcher.takes_jobs)
+    harness.worker.drain_soon()
+    harness.until(lambda: not harness.worker.loop.fetcher.takes_jobs)
 
-    works.storage.abort([bad.id])
-    works.worker.loop.stop_job(bad.id, works.job(bad).fence, Reason.ABORTED)
+    harness.storage.abort([bad.id])
+    harness.worker.loop.stop_job(bad.id, harness.job(bad).fence, Reason.ABORTED)
 
-    assert works.ended() == EXIT_STUCK
-    assert (works.state(bad), works.state(good)) == (ABORTED, QUEUED)
+    assert harness.ended() == EXIT_STUCK
+    assert (harness.state(bad), harness.state(good)) == (ABORTED, QUEUED)
 
 
 def test_the_next_attempt_does_not_begin_before_the_worker_of_a_run_that_would_not_end_is_gone(
-    works: Works, gate: threading.Event
+    harness: WorkerHarness, gate: threading.Event
 ):
-    @works.app.task(timeout=0.05, retries=1, backoff=0, isolate=False)
+    @harness.app.task(timeout=0.05, retries=1, backoff=0, isolate=False)
     def stubborn() -> None:
         gate.wait(DEADLINE)
 
-    works.run(limits={"other_jobs": 0.05, "abort_grace": 0.05})
+    harness.run(limits={"other_jobs": 0.05, "abort_grace": 0.05})
     job = stubborn.enqueue()
 
-    assert works.ended() == EXIT_STUCK
-    stored = works.job(job)
+    assert harness.ended() == EXIT_STUCK
+    stored = harness.job(job)
     assert (stored.state, stored.failures) == (RETRYING, 1)
     assert stored.due_at is not None
     assert stored.due_at - stored.updated_at >= (0.05 + 2 * 0.05) * SECOND
-    assert "did not end when asked" in "".join(line.message for line in works.storage.log_lines(job.id))
+    assert "did not end when asked" in "".join(line.message for line in harness.storage.log_lines(job.id))
 
 
-def test_a_coroutine_that_swallows_its_cancellation_condemns_its_worker_too(
-    works: Works, monkeypatch: pytest.MonkeyPatch
+def test_a_coroutine_that_swallows_its_cancellation_makes_its_worker_stuck_too(
+    harness: WorkerHarness, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(coroutine_executor, "CLEANUP_TIME", DEADLINE)  # until it may end, in the end
     may_end = asyncio.Event()
     began = threading.Event()
 
-    @works.app.task
+    @harness.app.task
     async def stubborn() -> None:
         began.set()
         while not may_end.is_set():
@@ -635,25 +639,25 @@ def test_a_coroutine_that_swallows_its_cancellation_condemns_its_worker_too(
             except asyncio.CancelledError:
                 continue
 
-    works.run(limits={"other_jobs": 0.0, "abort_grace": 0.05})
+    harness.run(limits={"other_jobs": 0.0, "abort_grace": 0.05})
     job = stubborn.enqueue()
-    works.until(began.is_set)
-    works.storage.abort([job.id])
-    works.worker.loop.stop_job(job.id, works.job(job).fence, Reason.ABORTED)
+    harness.until(began.is_set)
+    harness.storage.abort([job.id])
+    harness.worker.loop.stop_job(job.id, harness.job(job).fence, Reason.ABORTED)
 
-    assert works.ended() == EXIT_STUCK
-    assert works.state(job) is ABORTED
-    loop = works.worker.executors.coroutines.loop()
+    assert harness.ended() == EXIT_STUCK
+    assert harness.state(job) is ABORTED
+    loop = harness.worker.executors.coroutines.loop()
     loop.call_soon_threadsafe(may_end.set)
-    works.until(loop.is_closed)
+    harness.until(loop.is_closed)
 
 
 # --- messages -------------------------------------------------------------------------------------------------------
 
 
-def test_an_unknown_order_is_ignored(works: Works):
-    works.app.task(lambda: None, name="task")
-    worker = works.open()
+def test_an_unknown_order_is_ignored(harness: WorkerHarness):
+    harness.app.task(lambda: None, name="task")
+    worker = harness.open()
 
     worker.handle({"do": "dance"})
     worker.handle({})
@@ -661,10 +665,10 @@ def test_an_unknown_order_is_ignored(works: Works):
     assert worker.loop.fetcher.takes_jobs
 
 
-def test_the_stacks_of_all_threads_can_be_seen(works: Works, capsys: pytest.CaptureFixture[str]):
-    works.app.task(lambda: None, name="task")
+def test_the_stacks_of_all_threads_can_be_seen(harness: WorkerHarness, capsys: pytest.CaptureFixture[str]):
+    harness.app.task(lambda: None, name="task")
 
-    works.open().handle({"do": "dump"})
+    harness.open().handle({"do": "dump"})
 
     err = capsys.readouterr().err
     assert "--- MainThread" in err
@@ -676,52 +680,52 @@ class QuickChildren:
 
     busy = 1
 
-    def ask_stacks(self, tell: Callable[[HeldJob, str], None]) -> None:
-        tell(a_held_job(), "in the child")
+    def ask_stacks(self, on_stack: Callable[[HeldJob, str], None]) -> None:
+        on_stack(a_held_job(), "in the child")
 
     def close(self) -> None: ...
 
 
-def test_where_children_stand_is_told_after_that_they_were_asked(works: Works):
-    works.app.task(lambda: None, name="task")
-    worker = works.open()
+def test_where_children_stand_is_told_after_that_they_were_asked(harness: WorkerHarness):
+    harness.app.task(lambda: None, name="task")
+    worker = harness.open()
     worker.executors.children = QuickChildren()  # type: ignore[assignment]
 
     worker.handle({"do": "stacks", "order": 7})
 
-    first, second = works.said
+    first, second = harness.said
     assert (first["say"], first["more"]) == ("stacks", 1)
     assert (second["say"], second["stack"]["text"]) == ("stack", "in the child")
 
 
-def test_result_handlers_are_told_after_the_outcome_is_stored(works: Works):
+def test_result_handlers_are_told_after_the_outcome_is_stored(harness: WorkerHarness):
     told: list[tuple[str, str]] = []
 
-    @works.app.on_success
+    @harness.app.on_success
     def on_success(job: Any) -> None:
         told.append((job.id, str(job.refresh().state)))
 
-    @works.app.task
+    @harness.app.task
     def task() -> None: ...
 
     job = task.enqueue()
-    works.run(burst=True)
-    works.ended()
+    harness.run(burst=True)
+    harness.ended()
 
     assert told == [(job.id, "completed")]
 
 
-def test_a_running_job_is_never_halted_by_an_ordered_end(works: Works, gate: threading.Event, hurried: None):
-    @works.app.task
+def test_a_running_job_is_never_halted_by_an_ordered_end(harness: WorkerHarness, gate: threading.Event, hurried: None):
+    @harness.app.task
     def task() -> None:
         gate.wait(DEADLINE)
 
     job = task.enqueue()
-    works.run()
-    works.until(lambda: works.state(job) is RUNNING)
+    harness.run()
+    harness.until(lambda: harness.state(job) is RUNNING)
 
-    works.worker.quit()
-    works.ended()
+    harness.worker.quit()
+    harness.ended()
 
-    assert works.state(job) is QUEUED
-    assert Kind.HALTED not in works.kinds(job)
+    assert harness.state(job) is QUEUED
+    assert Kind.HALTED not in harness.kinds(job)

@@ -1,4 +1,4 @@
-"""Who is whose child; what happens when somebody ends is seen in `worker/test_nursery.py` and `test_running.py`."""
+"""Parents and children; the tests of the fork server show what happens when one of them exits."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def app(storage: Memory) -> Iterator[Packhorse]:
 
 @pytest.fixture
 def told(app: Packhorse) -> list[tuple[str, str]]:
-    """Who was told of which end."""
+    """Which handler was called, and for which end."""
     told: list[tuple[str, str]] = []
     app.on_success(lambda job: told.append(("success", job.state)))
     app.on_failure(lambda job: told.append(("failure", job.state)))
@@ -54,7 +54,7 @@ def attempt(app: Packhorse, task: str = "send", **options: Any) -> Job:
 
 
 def end(app: Packhorse, job: Job, outcome: Outcome, handlers: ResultHandlers | None = None) -> None:
-    """The outcome is stored, the handlers are told, and all that wait for them have been called."""
+    """Store the outcome, put it to the handlers, and make all their calls."""
     finish(app.storage, outcome)
     handlers = handlers or ResultHandlers(app)
     handlers.put(job, outcome)

@@ -67,7 +67,7 @@ def test_what_a_slot_does_is_known_until_its_job_has_ended(shared_status: Shared
     assert 0 <= running.ago < PATIENCE * 1e6
 
 
-def test_both_sides_see_the_same_board(shared_status: SharedStatus):
+def test_both_sides_see_the_same_entries(shared_status: SharedStatus):
     other = SharedStatus(shared_status.path)
 
     shared_status.begin(0, "job-1")
@@ -81,7 +81,7 @@ def test_what_stands_on_it_survives_the_death_of_the_writer(shared_status: Share
         mine.begin(1, "job-1")
         os._exit(9)
 
-    with pytest.raises(AssertionError, match="ended without a word"):
+    with pytest.raises(AssertionError, match="ended without a value"):
         in_child(work_and_die)
 
     assert shared_status.running() == ["job-1"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from packhorse.core.job import RUNNING
 from packhorse.worker import stacks
 from tests.children import until
-from tests.worker.running import Running
+from tests.worker.worker_subprocess import WorkerSubprocess
 
 
 def deep(levels: int) -> str:
@@ -25,12 +25,12 @@ def test_of_a_deep_stack_the_innermost_frames_are_told():
 
 
 def test_a_worker_says_where_every_job_of_its_stands(tmp_path: Path):
-    worker = Running(tmp_path).start()
+    worker = WorkerSubprocess(tmp_path).start()
     end = str(tmp_path / "end")
     running = {
         "wait_for": worker.enqueue("wait_for", path=end),
         "sleep": worker.enqueue("sleep", seconds=60),
-        "heed": worker.enqueue("heed", began=str(tmp_path / "began")),
+        "stop_when_asked": worker.enqueue("stop_when_asked", began=str(tmp_path / "began")),
     }
     try:
         until(lambda: all(worker.job(job).state is RUNNING for job in running.values()), "all run")

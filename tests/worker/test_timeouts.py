@@ -11,7 +11,7 @@ from packhorse.core.outcome import Failed, Failure, Outcome, Stopped
 from packhorse.worker.config import WorkerLimits
 from packhorse.worker.held_job import HeldJob
 from packhorse.worker.timeouts import Timeouts, limits_of
-from tests.worker.making import a_held_job, a_job, task_of
+from tests.worker.factories import a_held_job, a_job, task_of
 
 GRACE = 2.0
 LIMITS = WorkerLimits(abort_grace=GRACE, other_jobs=10.0)
@@ -129,7 +129,7 @@ def test_a_child_that_does_not_end_is_killed_after_the_grace():
     assert (pool.written, pool.stuck) == ([], [])
 
 
-def test_a_thread_that_does_not_end_is_given_up_and_condemns_its_worker():
+def test_a_thread_that_does_not_end_is_given_up_and_makes_its_worker_stuck():
     pool, held = FakePool(can_kill=False), running()
     timeouts = asked(pool, held, 100)
 

@@ -15,7 +15,7 @@ from packhorse.core.clock import SECOND, Now
 from packhorse.core.event import Event, Kind, Subject
 from packhorse.core.settings import Settings
 from packhorse.storage import Storage
-from packhorse.storage.records import TELLS_RESULTS, EventFilter, WorkerInfo
+from packhorse.storage.records import HAS_RESULT_HANDLERS, EventFilter, WorkerInfo
 
 CallHandlers = Callable[[Sequence[str]], bool]
 """Passes the ids of ended jobs to a worker. Returns False if there is none now."""
@@ -209,7 +209,7 @@ def caller_of(workers: Iterable[WorkerInfo], own: WorkerInfo, now: int, lease: i
         for each in workers
         if each.subject is Subject.FOREMAN and app_of(each) == app_of(own) and each.is_beating(now, now, lease)
         # Programs of an older version do not have this field, and never become the caller.
-        if each.info.get(TELLS_RESULTS)
+        if each.info.get(HAS_RESULT_HANDLERS)
     ]
     return min(able, key=lambda each: (not _has_workers(each), each.joined_at, each.id), default=None)
 

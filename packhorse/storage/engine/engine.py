@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from packhorse.core.event import ForemanOrder, Kind, deed_about
+from packhorse.core.event import ForemanOrder, Kind, operator_event_fields
 from packhorse.core.fair_share import FairShare
 from packhorse.core.job import Job, NewJob, Token
 from packhorse.core.outcome import Outcome, Verdict
@@ -208,15 +208,15 @@ class Engine(Storage, Generic[T]):
     def record_operator_event(
         self, name: str, kind: Kind, *, job: str | None = None, slot: int | None = None, by: str | None = None
     ) -> None:
-        about = deed_about(kind, name)
+        about = operator_event_fields(kind, name)
         self._write("record_operator_event", lambda tx: history.record_about(tx, **about, job=job, slot=slot, by=by))
 
     # --- workers and clients ------------------------------------------------------------------------------------------
 
     def join(self, worker: WorkerInfo, *, lease: int = USUAL_LEASE) -> None:
         # Read outside of the transaction: two workers that join at the same time may both report a new version.
-        brings = worker.code_version is not None and worker.brings_version(self.workers())
-        while not self._write("join", lambda tx: workers.join(tx, worker, lease, brings_version=brings)):
+        brings = worker.code_version is not None and worker.has_new_version(self.workers())
+        while not self._write("join", lambda tx: workers.join(tx, worker, lease, has_new_version=brings)):
             pass
 
     def heartbeat(self, reports: Mapping[str, Mapping[str, Any]]) -> HeartbeatReply:
@@ -230,7 +230,7 @@ class Engine(Storage, Generic[T]):
     def record_stat(self, owner: str, report: Mapping[str, Any]) -> None:
         self._write(
             "record_stat",
-            lambda tx: workers.record_event(tx, owner, Kind.STAT, lambda worker: worker.told(**report)),
+            lambda tx: workers.record_event(tx, owner, Kind.STAT, lambda worker: worker.event_facts(**report)),
         )
 
     def order(self, owner: str, order: ForemanOrder, *, by: str | None = None) -> bool:

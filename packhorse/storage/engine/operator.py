@@ -12,7 +12,7 @@ from packhorse.core.event import Kind, Subject
 from packhorse.core.job import Job, Operation
 from packhorse.core.transitions import Transition
 from packhorse.storage.engine.history import record_about
-from packhorse.storage.records import PAUSE_IS_OVER, ActionResult, JobVersion, QueueInfo, left_alone, seen_by_id
+from packhorse.storage.records import PAUSE_IS_OVER, ActionResult, JobVersion, QueueInfo, refusal_for, seen_by_id
 from packhorse.storage.transaction import Transaction
 
 Change = Callable[[Job], Transition]
@@ -126,7 +126,7 @@ def _change_jobs(
 def _refusal(operation: Operation, job_id: str, job: Job | None, seen: JobVersion | None) -> ActionResult | None:
     """Return the result for a job that stays as it is: it does not exist, it is not as `seen`, or its state does not
     allow the operation."""
-    return ActionResult(job_id, False) if job is None else left_alone(operation, job, seen)
+    return ActionResult(job_id, False) if job is None else refusal_for(operation, job, seen)
 
 
 def pause(tx: Transaction, queue: str, by: str | None, why: str | None, duration: int | None) -> bool:

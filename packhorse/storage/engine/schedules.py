@@ -11,7 +11,7 @@ from packhorse.core.event import Kind, Subject
 from packhorse.core.job import NewJob
 from packhorse.storage.engine.history import record_about
 from packhorse.storage.engine.new_jobs import enqueue
-from packhorse.storage.records import Enqueued, ScheduleInfo, Tick, skipped_ticks, told_ticks
+from packhorse.storage.records import Enqueued, ScheduleInfo, Tick, actual_ticks, skipped_ticks
 from packhorse.storage.transaction import Transaction
 
 
@@ -19,7 +19,7 @@ def put(tx: Transaction, schedules: Sequence[ScheduleInfo]) -> None:
     stored = tx.records(ScheduleInfo, [new.name for new in schedules])
     for new in schedules:
         old = stored.get(new.name)
-        stored[new.name] = replace(new.following(old), updated_at=tx.now)
+        stored[new.name] = replace(new.replacing(old), updated_at=tx.now)
         tx.put(stored[new.name])
         if old is None or not new.is_same_plan(old):
             record_about(tx, Subject.SCHEDULE, Kind.PUT, queue=new.name, cron=new.cron, tz=new.tz)
@@ -33,10 +33,10 @@ def tick(
         return None
     try:
         enqueued = tx.nested(lambda own: enqueue(own, jobs)) if jobs else []
-        ticks = told_ticks(ticks, jobs, enqueued)
+        ticks = actual_ticks(ticks, jobs, enqueued)
     except NotUnique:
         enqueued, ticks = [], skipped_ticks(ticks)
-    tx.put(schedule.ticked(slot, next_at, ticks, enqueued))
+    tx.put(schedule.after_ticks(slot, next_at, ticks, enqueued))
     tx.put_ticks([replace(one, at=tx.now) for one in ticks])
     for one in ticks:
         record_about(tx, Subject.SCHEDULE, Kind.TICKED, queue=name, slot=one.slot, outcome=one.outcome)
@@ -45,7 +45,7 @@ def tick(
 
 def pause(tx: Transaction, name: str, paused: bool, by: str | None) -> bool:
     schedule = tx.records(ScheduleInfo, [name]).get(name)
-    changed = schedule and schedule.turned(paused, tx.now, by)
+    changed = schedule and schedule.with_pause(paused, tx.now, by)
     if changed is None:
         return False
     tx.put(changed)

@@ -13,11 +13,11 @@ from packhorse.core.job import Job
 from packhorse.core.transitions import Transition
 from packhorse.storage.contract import BATCH
 from packhorse.storage.engine.history import record_about
-from packhorse.storage.records import JOINED_ANEW, NOBODY_HOLDS, Rescued, WorkerInfo
+from packhorse.storage.records import NO_OWNER, REJOINED, Rescued, WorkerInfo
 from packhorse.storage.transaction import Transaction
 
 
-def join(tx: Transaction, worker: WorkerInfo, lease: int, *, brings_version: bool) -> bool:
+def join(tx: Transaction, worker: WorkerInfo, lease: int, *, has_new_version: bool) -> bool:
     """See `Storage.join`. False: the process before held more jobs than one transaction takes back. Call again."""
     joined = replace(worker, joined_at=tx.now, beat_at=tx.now)
     if not tx.add(joined):
@@ -25,15 +25,15 @@ def join(tx: Transaction, worker: WorkerInfo, lease: int, *, brings_version: boo
         if holder is not None and not worker.takes_over(holder, tx.now, lease):
             tx.put(replace(joined, joined_at=holder.joined_at))
             return True
-        if not _take_all(tx, worker.id, lambda job: transitions.rescued(job, tx.now, JOINED_ANEW)):
+        if not _take_all(tx, worker.id, lambda job: transitions.rescued(job, tx.now, REJOINED)):
             return False
         if holder is not None:
-            record_about(tx, holder.subject, Kind.DIED, owner=worker.id, **holder.told(why=JOINED_ANEW))
+            record_about(tx, holder.subject, Kind.DIED, owner=worker.id, **holder.event_facts(why=REJOINED))
         tx.put(joined)
     version = worker.code_version
-    about = joined.told(host=worker.host, pid=worker.pid, version=version)
+    about = joined.event_facts(host=worker.host, pid=worker.pid, version=version)
     record_about(tx, worker.subject, Kind.STARTED, owner=worker.id, **about)
-    if brings_version:
+    if has_new_version:
         record_about(tx, Subject.FOREMAN, Kind.DEPLOYED, owner=worker.foreman or worker.id, version=version)
     return True
 
@@ -52,7 +52,7 @@ def leave(tx: Transaction, owner: str, why: str, ran: Collection[str]) -> bool:
         return False
     worker = tx.delete_idle_worker(owner)
     if worker is not None:
-        record_about(tx, worker.subject, Kind.KILLED, owner=owner, **worker.told(why=why))
+        record_about(tx, worker.subject, Kind.KILLED, owner=owner, **worker.event_facts(why=why))
     return True
 
 
@@ -82,7 +82,7 @@ def rescue(tx: Transaction, lease: int, why: str, recovered: bool, limit: int, c
     rescued = _take_back(tx, tx.held_jobs(silent, limit), why, (), recovered) if silent else []
     for owner in silent:
         _delete_dead(tx, owner, why)
-    return rescued + _take_back(tx, tx.unowned_jobs(limit), NOBODY_HOLDS, (), recovered)
+    return rescued + _take_back(tx, tx.unowned_jobs(limit), NO_OWNER, (), recovered)
 
 
 def rescue_owner(
@@ -91,7 +91,7 @@ def rescue_owner(
     """See `Storage.rescue_owner`."""
     worker = tx.records(WorkerInfo, [owner]).get(owner)
     if worker is not None:
-        worker.check_given_up_by(foreman, tx.now)
+        worker.check_may_take_back(foreman, tx.now)
     rescued = _take_back(tx, tx.held_jobs([owner], limit), why, ran, recovered)
     _delete_dead(tx, owner, why)
     return rescued
@@ -109,4 +109,4 @@ def _delete_dead(tx: Transaction, owner: str, why: str) -> None:
     """Delete a dead worker as soon as it holds nothing: its jobs are found by its record."""
     worker = tx.delete_idle_worker(owner)
     if worker is not None:
-        record_about(tx, worker.subject, Kind.DIED, owner=owner, **worker.told(why=why))
+        record_about(tx, worker.subject, Kind.DIED, owner=owner, **worker.event_facts(why=why))

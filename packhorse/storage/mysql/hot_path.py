@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import pymysql
 
@@ -25,18 +25,18 @@ from packhorse.core.metrics import MINUTES
 from packhorse.core.outcome import Completed, Outcome, Verdict
 from packhorse.storage.engine import maintenance
 from packhorse.storage.mysql.connection import MySQLConnection, UnexpectedRowCountError
+from packhorse.storage.mysql.database import Database
 from packhorse.storage.mysql.literals import RawSQL, literal, rendered
+from packhorse.storage.mysql.notifier import Notifier
 from packhorse.storage.mysql.transaction import MySQLTransaction, portions
 from packhorse.storage.records import Enqueued
 from packhorse.storage.sql import held_jobs
 from packhorse.storage.sql.held_jobs import HeldJob, count_completed
 from packhorse.storage.sql.rows import FIELDS, Row, job_of, to_json
 from packhorse.storage.sql.scan_cursor import ScanCursor
+from packhorse.storage.sql.server import ServerStorage
 from packhorse.storage.sql.storage import expire_all
-from packhorse.storage.sql.transaction import Place
-
-if TYPE_CHECKING:
-    from packhorse.storage.mysql.storage import MySQL
+from packhorse.storage.sql.transaction import Place, Shared
 
 R = TypeVar("R")
 _Remembered = dict[str, tuple[Job, Completed]]
@@ -46,7 +46,7 @@ _seq_of = itemgetter(FIELDS.index("seq"))
 _QUEUES_AT_A_TIME = 32
 """How many queues of one rank share a call."""
 _MOST_REMEMBERED = 10_000
-"""How many reserved jobs are remembered; nobody finishes those of workers that have died."""
+"""How many reserved jobs are remembered; those of workers that died are never finished."""
 _COMPLETED_AT_A_TIME = 100
 """The server looks for each job among all of its statement."""
 _SHORT_RESULT = 4_000
@@ -72,12 +72,14 @@ class _NotPlainError(Exception):
 class HotPath:
     """The fast calls of one storage."""
 
-    def __init__(self, storage: MySQL, fair_share: FairShare) -> None:
+    def __init__(
+        self, storage: ServerStorage, db: Database, shared: Shared, notifier: Notifier, fair_share: FairShare
+    ) -> None:
         self._storage = storage
-        self._db = storage._db
-        self._sql = storage._sql
-        self._notifier = storage._notifier
-        self._names = storage._shared.names
+        self._db = db
+        self._sql = shared.sql
+        self._notifier = notifier
+        self._names = shared.names
         self._fair_share = fair_share
         self.cursor = ScanCursor(slow=0.05, skips_ranks=True)
         self._last_queue: dict[int, str] = {}  # by rank: the last of very many queues that was served
@@ -99,7 +101,7 @@ class HotPath:
     def _enqueue_plain(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Store all in one trip, which also reads the time."""
         now = _NOW
-        script = ["START TRANSACTION", rendered(self._sql["set_now"], (self._storage._moment(),))]
+        script = ["START TRANSACTION", rendered(self._sql["set_now"], (self._storage.moment(),))]
         for some in portions(jobs):
             rows = [
                 (new.id, new.task, new.queue, new.args, "queued", new.priority, rank_of(new.priority), now, now, now,
@@ -134,14 +136,14 @@ class HotPath:
     def reserve(self, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:
         if self._found_nothing and not self._is_worth_it(owner, queues):
             return []
-        jobs = self._storage._write("reserve", lambda tx: self._reserve(tx, owner, queues, limit))
+        jobs = self._storage.write("reserve", lambda tx: self._reserve(tx, owner, queues, limit))
         self._remember(jobs)
         return jobs
 
     def _is_worth_it(self, owner: str, queues: Mapping[str, int]) -> bool:
         """An idle worker looks before it begins a transaction."""
         ((is_known, late, has_work, due_in),) = self._db.read(
-            "reserve", self._sql["glance"], (owner, self._storage._moment(), to_json(list(queues)))
+            "reserve", self._sql["glance"], (owner, self._storage.moment(), to_json(list(queues)))
         )
         if not is_known:
             raise WorkerNotFound(owner)
@@ -299,7 +301,7 @@ class HotPath:
     def start(self, tokens: Sequence[Token], agos: Sequence[int] = ()) -> list[Verdict]:
         if not tokens:
             return []
-        verdicts = self._storage._write("start", lambda tx: self._start(tx, tokens, agos or [0] * len(tokens)))
+        verdicts = self._storage.write("start", lambda tx: self._start(tx, tokens, agos or [0] * len(tokens)))
         for token in tokens:
             self._reserved.pop(token.job_id, None)  # it is no longer as it was reserved
         return verdicts
@@ -332,7 +334,7 @@ class HotPath:
             return []
 
         def call(remembered: _Remembered) -> list[Verdict]:
-            return self._storage._write("finish", lambda tx: self._finish(tx, outcomes, remembered))
+            return self._storage.write("finish", lambda tx: self._finish(tx, outcomes, remembered))
 
         return self._finish_remembered(outcomes, call)
 
@@ -346,7 +348,7 @@ class HotPath:
                     self.cursor.forget()  # some of them may be queued again, before all others
                 return verdicts, self._reserve(tx, owner, queues, limit)
 
-            return self._storage._write("finish_and_reserve", work)
+            return self._storage.write("finish_and_reserve", work)
 
         verdicts, jobs = self._finish_remembered(outcomes, call)
         self._remember(jobs)

@@ -1,4 +1,4 @@
-"""The statements of the MySQL storage, and its words, for one database."""
+"""The statements of the MySQL storage, and its dialect, for one database."""
 
 from __future__ import annotations
 

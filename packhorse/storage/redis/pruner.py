@@ -6,6 +6,7 @@ the events that a transaction has read would cost more than to delete them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -21,6 +22,7 @@ from packhorse.storage.redis.server import Server
 from packhorse.storage.redis.transaction import Transaction
 from packhorse.storage.redis.writer import Writer
 
+_CLIENTS_AT_ONCE: Final = 50
 _ENTRIES_AT_ONCE: Final = 100
 _FAILURES_AT_ONCE: Final = 500
 _BUCKETS_AT_ONCE: Final = 500
@@ -97,11 +99,17 @@ class Pruner:
     # --- clients ------------------------------------------------------------------------------------------------------
 
     def _prune_clients(self, before: int, limit: int) -> tuple[int, bool]:
-        most = ("ZRANGEBYSCORE", self._keys.client_beats, "-inf", before, "LIMIT", 0, limit)
-        (silent,) = self._server.send("prune", most)
+        command = ("ZRANGEBYSCORE", self._keys.client_beats, "-inf", before, "LIMIT", 0, limit)
+        (silent,) = self._server.send("prune", command)
         for client in silent:
             self.drop_subscriptions("prune_part", client.decode(), before)
-        return self._writer.write("prune_part", lambda tx: maintenance.prune_clients(tx, before, limit))
+        gone, has_more = 0, bool(silent)
+        while has_more and gone < limit:
+            most = min(_CLIENTS_AT_ONCE, limit - gone)
+            work = functools.partial(maintenance.prune_clients, before=before, limit=most)
+            number, has_more = self._writer.write("prune_part", work)
+            gone += number
+        return gone, has_more
 
     def drop_subscriptions(self, name: str, client_id: str, before: int | None = None) -> None:
         """Delete the subscriptions of a client that goes, in parts, down to the number that its last event names: those
@@ -112,7 +120,7 @@ class Pruner:
         (members,) = self._server.send(name, ("SMEMBERS", self._keys.subs(client_id)))
         ids = sorted(job_id.decode() for job_id in members)[MOST_MISSED:]
 
-        def work(tx: Transaction, some: Sequence[str]) -> None:
+        def work(tx: Transaction, *, some: Sequence[str]) -> None:
             beat = tx.scores(self._keys.client_beats, [client_id]).get(client_id)
             if beat is not None and (before is None or int(float(beat)) <= before):
                 tx.subscribers(tx.jobs(some))
@@ -120,8 +128,7 @@ class Pruner:
                     tx.unsubscribe(job_id, client_id)
 
         for start in range(0, len(ids), MOST_MISSED):
-            some = ids[start : start + MOST_MISSED]
-            self._writer.write(name, lambda tx, some=some: work(tx, some))  # type: ignore[misc]
+            self._writer.write(name, functools.partial(work, some=ids[start : start + MOST_MISSED]))
 
     # --- history ------------------------------------------------------------------------------------------------------
 

@@ -7,18 +7,20 @@ requested, and does not change. docs/decisions/0007-redis-keys.md has the layout
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from packhorse.core.event import Event, Subject, kind_of, subject_of
 from packhorse.core.job import FINAL, HELD, Job, NewJob, Reason, Token
-from packhorse.storage.broken_records import facts_in, mended_job
+from packhorse.storage.broken_records import broken_job, facts_in
 from packhorse.storage.records import AbortRequest
 from packhorse.storage.redis.keys import LETTERS, STATES, names_of, place
+
+T = TypeVar("T")
 
 ODD, HAS_RESULT, SUBSCRIBED, PERSISTENT = 1, 2, 4, 8
 """Flags of a head. ODD: a script that takes or completes the job has to read `cold`."""
@@ -70,23 +72,22 @@ class Body(msgspec.Struct, frozen=True, array_like=True):
 
 
 _body = msgspec.msgpack.Decoder(Body).decode
-_NAMES: Final = Body.__struct_fields__
-_KEY_AT: Final = _NAMES.index("unique_key")
-_BODY_FIELDS: Final = attrgetter(*_NAMES)
-_BEFORE_KEY: Final = attrgetter(*_NAMES[:_KEY_AT])
-_AFTER_KEY: Final = attrgetter(*_NAMES[_KEY_AT + 1 :])
+_body_fields = attrgetter(*Body.__struct_fields__)
 
 
 # --- bodies ---------------------------------------------------------------------------------------------------------
 
 
 def body_of(job: Job) -> bytes:
-    return _encode(_BODY_FIELDS(job))
+    return _encode(_body_fields(job))
 
 
 def body_of_new(new: NewJob) -> bytes:
     """The body of a job without a unique key."""
-    return _encode((*_BEFORE_KEY(new), None, *_AFTER_KEY(new)))
+    return _encode((
+        new.task, new.queue, new.args, new.max_attempts, new.max_halts, new.timeout, new.idle_timeout, new.expires,
+        new.total_timeout, None, new.created_by, new.schedule, new.backoff, new.meta,
+    ))  # fmt: skip
 
 
 # --- heads ----------------------------------------------------------------------------------------------------------
@@ -243,7 +244,7 @@ def _broken_job(job_id: str, head: bytes, body: bytes, error: Exception) -> Job:
         raw |= _head_fields(head)
     except _UNREADABLE:
         raw["head"] = head
-    return mended_job(raw, f"{type(error).__name__}: {error}")
+    return broken_job(raw, f"{type(error).__name__}: {error}")
 
 
 def _head_fields(head: bytes) -> dict[str, Any]:
@@ -395,8 +396,20 @@ def from_msgpack(packed: bytes) -> Any:
     return _decode(packed)
 
 
+def in_parts(read: Callable[[int, int], list[T]], limit: int | None, size: int) -> Iterator[T]:
+    """Call `read(start, most)` for parts of up to `size`, until one is shorter or `limit` is reached."""
+    start = 0
+    while limit is None or start < limit:
+        most = size if limit is None else min(size, limit - start)
+        part = read(start, most)
+        yield from part
+        if len(part) < most:
+            return
+        start += most
+
+
 def chunks(items: Iterable[Any], size: int) -> Iterable[list[Any]]:
-    """These items, so many at a time."""
+    """These items in lists of this size."""
     found: list[Any] = []
     for item in items:
         found.append(item)

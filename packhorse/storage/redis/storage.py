@@ -57,8 +57,8 @@ from packhorse.storage.redis.server import Server
 from packhorse.storage.redis.transaction import Transaction
 from packhorse.storage.redis.transfer import Copier
 from packhorse.storage.redis.writer import Writer
-from packhorse.storage.transfer import Dumped, Move, Section, decode, outlook_of, problems
-from packhorse.storage.unowned_jobs import Unowned
+from packhorse.storage.transfer import Dumped, Move, Section, decode, poll_result, problems
+from packhorse.storage.unowned_jobs import UnownedSearch
 
 R = TypeVar("R")
 
@@ -93,8 +93,8 @@ class Redis(Engine[Transaction]):
         return self._writer.write(name, work, finds_unowned=name == "rescue" and self._unowned.is_time())
 
     @functools.cached_property
-    def _unowned(self) -> Unowned:
-        return Unowned()
+    def _unowned(self) -> UnownedSearch:
+        return UnownedSearch()
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -258,7 +258,7 @@ class Redis(Engine[Transaction]):
         reply = self._server.run("outlook", foreman, after, *dict.fromkeys(owners))
         now, stops, queued, ordered, held, mark, *times, looked_to, order = reply
         due_at, expire_at, next_at, resume_at = (int(float(at)) if at else None for at in times)
-        return outlook_of(
+        return poll_result(
             int(now),
             decode(mark),
             stops=bool(stops),
@@ -299,7 +299,7 @@ class Redis(Engine[Transaction]):
     # --- moving to another storage ------------------------------------------------------------------------------------
 
     @property
-    def _copier(self) -> Copier:
+    def _copier(self) -> Copier:  # an attribute would be a cycle, which keeps connections of a dropped storage open
         return Copier(self, self._server, self._keys, self._writer)
 
     def move(self) -> Move | None:

@@ -154,6 +154,8 @@ class Transaction:
             self._store(None, transitions.added(new, number, self.now))
             if new.unique is not None:
                 self._take_key(new.unique, new.id)
+            if new.subscriber is not None:
+                self._writes.subscribers[new.id] = set()  # a new job has none: `subscribe` need not read them
 
     def keep(self, before: Job, change: Transition, ran: int | None = None) -> Job:
         return self._store(before, change, ran)

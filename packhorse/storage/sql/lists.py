@@ -156,7 +156,7 @@ class Index:
         return queries.narrow(where, {queue: int(number) for queue, number in rows})
 
     def few_that_may_fit(self, where: Filter, order: Order, number: int | None) -> list[Place] | None:
-        """All jobs among which those that fit are, if they are few; None: they are many, or nobody knows."""
+        """All jobs among which those that fit are, if they are few; None: they are many, or their number is unknown."""
         if number == 0:
             return []
         named = self.named_so(where)
@@ -295,7 +295,7 @@ class Index:
 
     def _rows(self, sql: str, behind: Place, values: Sequence[Any] = (), first: int = AT_A_TIME) -> Iterator[Place]:
         """Rows behind a place, in parts: a cursor left open would hold up SQLite's checkpoints, and a server would send
-        everything at once. Of one walk among many little may be wanted, so its `first` part may be small."""
+        everything. Of one walk among many only little may be wanted, so its `first` part may be small."""
         sql = self._dialect.say(f"{sql} LIMIT ?")
         part = first
         while rows := self._part(sql, (*values, *behind, part)):

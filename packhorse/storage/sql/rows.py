@@ -13,7 +13,7 @@ from msgspec.structs import astuple
 from packhorse.core.errors import BadValue
 from packhorse.core.event import Event, kind_of, subject_of
 from packhorse.core.job import Job, Reason, State
-from packhorse.storage.broken_records import facts_in, mended_job, names_in
+from packhorse.storage.broken_records import broken_job, facts_in, names_in
 from packhorse.storage.records import ClientInfo, QueueInfo, ScheduleInfo, WorkerInfo
 
 Row = tuple[Any, ...]
@@ -44,7 +44,7 @@ def job_of(row: Row) -> Job:
     fields = list(row)
     state = _STATES.get(fields[_STATE])
     if state is None or fields[_ARGS] is None:
-        return mended_job(dict(zip(FIELDS, row, strict=True)))
+        return broken_job(dict(zip(FIELDS, row, strict=True)))
     fields[_STATE] = state
     fields[_PERSISTENT] = bool(fields[_PERSISTENT])
     if fields[_REASON] is not None:

@@ -45,7 +45,7 @@ from packhorse.storage.sql.rows import client_of, job_of, schedule_of, to_json, 
 from packhorse.storage.sql.statements import Dialect
 from packhorse.storage.sql.transaction import Database, Shared, SQLConnection, SQLTransaction
 from packhorse.storage.sql.transfer import Transfers
-from packhorse.storage.transfer import Dumped, Move, Section, decode, may_go_on, outlook_of, quiet_answer
+from packhorse.storage.transfer import Dumped, Move, Section, decode, may_go_on, poll_result, quiet_answer
 
 R = TypeVar("R")
 
@@ -86,7 +86,7 @@ class SQLStorage(Engine[SQLTransaction]):
         """The mark of a move, which stays as it is for the whole of this transaction."""
         return self._transfers.mark_in(tx)
 
-    def _moment(self) -> Any:
+    def moment(self) -> Any:
         """The value that statements take as the time."""
         return self.now()
 
@@ -171,10 +171,10 @@ class SQLStorage(Engine[SQLTransaction]):
         return [abort_request_of(row) for row in rows]
 
     def poll(self, foreman: str, owners: Sequence[str], *, after: int = 0) -> PollResult:
-        asked = (self._moment(), to_json(list(owners)), foreman, after)
+        asked = (self.moment(), to_json(list(owners)), foreman, after)
         (row,) = self._db.read("outlook", self._sql["outlook"], asked)
         now, stops, queued, ordered, held, mark, due_at, expire_at, next_at, resume_at, order = row
-        return outlook_of(
+        return poll_result(
             now,
             decode(mark),
             stops=bool(stops),

@@ -36,8 +36,8 @@ from packhorse.storage.records import (
     TaskInfo,
     Tick,
     WorkerInfo,
+    count_lost,
     dropped_lines,
-    lost_with,
 )
 from packhorse.storage.sql.rows import (
     Row,
@@ -52,7 +52,7 @@ from packhorse.storage.sql.rows import (
 )
 from packhorse.storage.sql.statements import Dialect
 from packhorse.storage.transfer import Move
-from packhorse.storage.unowned_jobs import Unowned
+from packhorse.storage.unowned_jobs import UnownedSearch
 
 R = TypeVar("R")
 Record = TypeVar("Record", QueueInfo, ScheduleInfo, WorkerInfo, ClientInfo)
@@ -130,7 +130,7 @@ class Shared:
         self.sql = sql
         self.dialect = dialect
         self.names = KnownNames()
-        self.unowned = Unowned()
+        self.unowned = UnownedSearch()
         self.unowned_queues: list[str] = []  # those that the next `rescue` looks through
 
 
@@ -316,8 +316,8 @@ class SQLTransaction(ABC):
 
     def _holding_jobs(self, job_ids: set[str]) -> dict[str, Job]:
         """The jobs that took unique keys. In a caller's transaction only waiting ones are locked, so that they do not
-        start before its end. Workers want to finish the others, and nobody knows when that transaction ends; it may
-        also see old versions of them, so they are read outside of it."""
+        start before its end. Workers want to finish the others, and that transaction may last; it may also see old
+        versions of them, so they are read outside of it."""
         if self.read_outside is None:
             return self.jobs(job_ids)
         seen = {job.id: job for job in self.read_outside(sorted(job_ids)) if job.state not in WAITING}
@@ -456,7 +456,7 @@ class SQLTransaction(ABC):
         if last is not None:
             dropped = [row[0] for row in self.execute(self._sql["lines_to_drop"], (job.id, last[0])).fetchall()]
             self.execute(self._sql["drop_lines"], (job.id, last[0]))
-            self.execute(self._sql["say_dropped"], (dropped_lines(lost_with(dropped)), job.id))
+            self.execute(self._sql["say_dropped"], (dropped_lines(count_lost(dropped)), job.id))
 
     def silence(self, cause: str, until: int | None, by: str | None, version: str | None) -> tuple[str, bool] | None:
         row = self.execute(self._sql["get_silence"], (cause,)).fetchone()

@@ -29,6 +29,7 @@ from packhorse.storage.sqlite.notifier import Notifier
 from packhorse.storage.sqlite.rows import LARGE_ARGS, reserved_plain_job
 from packhorse.storage.sqlite.statements import SQL
 from packhorse.storage.sqlite.transaction import SQLiteTransaction
+from packhorse.storage.transfer import decode, may_go_on
 
 R = TypeVar("R")
 
@@ -39,7 +40,7 @@ _QUEUES_AT_A_TIME = 32
 _LONG_RUN = 16
 """So many jobs with consecutive numbers, on average, are worth a statement of their own."""
 _MOST_REMEMBERED = 10_000
-"""How many reserved jobs are remembered; nobody finishes those of workers that have died."""
+"""How many reserved jobs are remembered; those of workers that died are never finished."""
 
 _Ended = tuple[Job, Completed, int]
 """A job, its outcome, and when it started."""
@@ -66,6 +67,8 @@ class HotPath:
 
     def enqueue(self, tx: SQLiteTransaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
         if any(new.unique or new.subscriber for new in jobs):
+            if (mark := tx.execute(SQL["get_move"]).fetchone()) is not None:
+                may_go_on(decode(mark[0]), "enqueue")
             return new_jobs.enqueue(tx, jobs)
         if not self._names.have_all(jobs):
             tx.know({new.queue for new in jobs}, {new.task: new.queue for new in reversed(jobs)})
@@ -99,9 +102,10 @@ class HotPath:
             self._notifier.notify()
 
     def _reserve(self, tx: SQLiteTransaction, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:
-        if tx.execute(SQL["worker_exists"], (owner,)).fetchone() is None:
+        worker = tx.execute(SQL["worker_and_move"], (owner,)).fetchone()
+        if worker is None:
             raise WorkerNotFound(owner)
-        if tx.mark is not None:  # the storage is moved: jobs are finished, and none is reserved
+        if worker[0] is not None:  # the storage is being moved: jobs are finished, and none is reserved
             return []
         maintenance.promote(tx, 100)
         if not expire_all(tx):

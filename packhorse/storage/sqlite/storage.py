@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 from packhorse.core import clock
@@ -33,8 +34,15 @@ from packhorse.storage.sqlite.transaction import SQLiteTransaction
 from packhorse.storage.sqlite.transfer import SQLiteTransfers
 from packhorse.storage.transfer import may_go_on, problems
 
+R = TypeVar("R")
+
 _LARGE_WAL = 256 * 1024 * 1024
 _LITTLE_ROOM = 64 * 1024 * 1024
+
+
+_LOOK_THEMSELVES = frozenset({"enqueue", "reserve", "start", "finish", "finish_and_reserve"})
+"""Hot operations that need no statement to see whether the storage is being moved. Enqueue and reserve read the mark in
+one that they need anyway; the others change only held jobs, of which a storage that is copied has none."""
 
 
 class SQLite(SQLStorage):
@@ -110,6 +118,9 @@ class SQLite(SQLStorage):
         finally:
             self._only_looks = only_looked
         return pending
+
+    def _write(self, name: str, work: Callable[[Any], R]) -> R:
+        return self._db.write(name, work) if name in _LOOK_THEMSELVES else super()._write(name, work)
 
     # --- the hot path: `hot_path.py` -------------------------------------------------------------------------------
 

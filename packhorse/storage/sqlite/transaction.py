@@ -17,6 +17,7 @@ from packhorse.storage.sql.transaction import Shared, SQLTransaction, is_soon
 from packhorse.storage.sqlite.event_writer import BatchedJob, BulkInsert, EventWriter, events_of
 from packhorse.storage.sqlite.rows import LARGE_ARGS, UPDATE_JOB, changed_row, insert_of
 from packhorse.storage.sqlite.statements import SQL
+from packhorse.storage.transfer import decode, may_go_on
 
 R = TypeVar("R")
 
@@ -96,7 +97,7 @@ class SQLiteTransaction(SQLTransaction):
         if len(jobs) == 1:
             self.insert_one(jobs[0])
             return
-        seq = self.execute(SQL["last_seq"]).fetchone()[0]
+        seq = self._last_seq()
         added = [transitions.added_job(new, seq + place, self.now) for place, new in enumerate(jobs, start=1)]
         batches = self._record_added(jobs, added)
         rows: dict[str, list[Row]] = {}
@@ -112,13 +113,20 @@ class SQLiteTransaction(SQLTransaction):
 
     def insert_one(self, new: NewJob) -> None:
         """Raises IntegrityError, and has done nothing, if the id is stored already."""
-        seq = self.execute(SQL["last_seq"]).fetchone()[0] + 1
-        job, events = transitions.added(new, seq, self.now)
+        job, events = transitions.added(new, self._last_seq() + 1, self.now)
         self.execute(*insert_of(job))
         self.record(events)
         self.save_large_args([job])
         self.count_added((job.queue, job.task, job.state.value), 1)
         self.wakes = self.wakes or is_soon(job.due_at, self.now)
+
+    def _last_seq(self) -> int:
+        """The number of the last job. Raises `StorageClosed` if the storage is being moved: this statement reads the
+        mark too, so that enqueueing needs none for it."""
+        seq, mark = self.execute(SQL["last_seq_and_move"]).fetchone()
+        if mark is not None:
+            may_go_on(decode(mark), "enqueue")
+        return int(seq)
 
     def _record_added(self, new_jobs: Sequence[NewJob], added: Sequence[Job]) -> dict[str, str]:
         """Record the event of each. Returns the event batch of those that are in one."""

@@ -19,7 +19,7 @@ from packhorse.core.settings import Settings
 from packhorse.foreman.chores.call_result_handlers import CallResultHandlers
 from packhorse.storage import Storage, open_storage
 from packhorse.storage.memory import Memory
-from packhorse.storage.records import TELLS_RESULTS, EventFilter, WorkerInfo
+from packhorse.storage.records import HAS_RESULT_HANDLERS, EventFilter, WorkerInfo
 from tests.storage.conftest import ADDRESSES
 
 LEASE = Settings().lease // SECOND
@@ -40,7 +40,7 @@ class Foreman:
         self.id = name
         self.told: list[str] = []
         self.has_workers = True
-        self.info = {"target": target, TELLS_RESULTS: True, **info}
+        self.info = {"target": target, HAS_RESULT_HANDLERS: True, **info}
         self.join()
         self.chore = CallResultHandlers(storage, Settings(), lambda: self.id, self._tell, now=storage.now)
         self.chore.run()  # what was there before the first of its app is not told

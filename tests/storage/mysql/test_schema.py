@@ -42,7 +42,7 @@ def test_tables_that_another_program_is_just_making_are_waited_for(storage: MySQ
     add(storage)
     looked = threading.Event()
 
-    with storage._db.lent() as maker, storage._db.lent() as connection, schema._turn(maker, database):
+    with storage._db.lent() as maker, storage._db.lent() as connection, schema._migration_lock(maker, database):
         newcomer = threading.Thread(target=prepare, args=(_Watched(connection, looked), database, [*MIGRATIONS, NEXT]))
         newcomer.start()
         assert looked.wait(PATIENCE), "it has seen the old version, and asks for its turn"

@@ -26,7 +26,7 @@ from packhorse.worker.executors.child import decode_outcome, encode_outcome, is_
 from packhorse.worker.ipc import Channel, Message
 from packhorse.worker.middleware import compose
 from tests.children import PATIENCE
-from tests.worker.making import RESULT_LIMIT, a_job, chain_of, task_of
+from tests.worker.factories import RESULT_LIMIT, a_job, chain_of, task_of
 
 TOKEN = a_job().token
 

@@ -18,7 +18,7 @@ from packhorse.worker.executors.slots import Slots
 from packhorse.worker.finisher import OutcomeQueue
 from packhorse.worker.held_job import HeldJob, WorkerStop
 from tests.children import PATIENCE, until
-from tests.worker.making import RESULT_LIMIT, a_held_job, a_job, task_of
+from tests.worker.factories import RESULT_LIMIT, a_held_job, a_job, task_of
 
 
 class Bench:

@@ -16,7 +16,7 @@ import pytest
 
 from packhorse.worker.executors.fork_server import Exit, ForkServer
 from tests.children import PATIENCE, until
-from tests.worker.running import is_alive
+from tests.worker.worker_subprocess import is_alive
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at /proc")
 
@@ -36,7 +36,7 @@ def test_an_end_is_told_in_words(status: int, why: str):
 
 
 def echo(end: socket.socket) -> None:
-    """Says its number, then whatever it is told, and ends when it is told no more."""
+    """Sends its pid, then echoes what comes in, and ends when nothing more comes."""
     end.sendall(str(os.getpid()).encode())
     while data := end.recv(100):
         if data == b"raise":
@@ -105,7 +105,7 @@ def test_a_child_leads_a_group_in_the_session_of_its_worker(fork_server: ForkSer
     end.close()
 
 
-def test_a_signal_goes_through_the_nursery_and_only_to_its_own(fork_server: ForkServer):
+def test_a_signal_goes_through_the_fork_server_and_only_to_its_own(fork_server: ForkServer):
     end, pid = spawn(fork_server)
     fork_server.kill(os.getpid(), signal.SIGKILL)
     fork_server.kill(pid, signal.SIGKILL)
@@ -114,7 +114,7 @@ def test_a_signal_goes_through_the_nursery_and_only_to_its_own(fork_server: Fork
     end.close()
 
 
-def test_children_end_with_the_nursery(fork_server: ForkServer):
+def test_children_end_with_the_fork_server(fork_server: ForkServer):
     (one, first), (two, second) = spawn(fork_server), spawn(fork_server)
 
     fork_server.close()
@@ -124,7 +124,7 @@ def test_children_end_with_the_nursery(fork_server: ForkServer):
     two.close()
 
 
-def test_a_nursery_that_was_killed_is_gone_and_takes_no_orders(fork_server: ForkServer):
+def test_a_fork_server_that_was_killed_is_gone_and_takes_no_orders(fork_server: ForkServer):
     end, pid = spawn(fork_server)
     os.kill(fork_server.pid, signal.SIGKILL)
 
@@ -135,7 +135,7 @@ def test_a_nursery_that_was_killed_is_gone_and_takes_no_orders(fork_server: Fork
     end.close()
 
 
-def test_nobody_but_its_worker_ends_a_nursery_with_a_polite_signal(fork_server: ForkServer):
+def test_only_its_worker_ends_a_fork_server_with_a_polite_signal(fork_server: ForkServer):
     first, _ = spawn(fork_server)  # it is ready from here on
     os.kill(fork_server.pid, signal.SIGTERM)
     os.kill(fork_server.pid, signal.SIGINT)

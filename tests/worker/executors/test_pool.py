@@ -8,7 +8,7 @@ import pytest
 
 from packhorse.core.clock import SECOND
 from packhorse.worker.executors.pool import is_isolated
-from tests.worker.making import a_job, task_of
+from tests.worker.factories import a_job, task_of
 
 
 def plain() -> None: ...

@@ -15,23 +15,23 @@ from packhorse.core.job import ABORTED, COMPLETED, DEAD, QUEUED, Job, Reason
 from packhorse.core.outcome import Failure
 from tests.children import PATIENCE, until
 from tests.worker import jobs
-from tests.worker.running import OWNER, Running, descendants, file, is_alive
+from tests.worker.worker_subprocess import OWNER, WorkerSubprocess, descendants, file, is_alive
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at /proc")
 
 
 @pytest.fixture
-def worker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Running]:
+def worker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[WorkerSubprocess]:
     """A worker that runs; `@pytest.mark.parametrize("worker", [[options]], indirect=True)` gives it options."""
-    running = Running(tmp_path, *getattr(request, "param", ()))
+    running = WorkerSubprocess(tmp_path, *getattr(request, "param", ()))
     yield running.start()
     running.close()
 
 
 @pytest.fixture
-def hasty(tmp_path: Path) -> Iterator[Running]:
+def hasty(tmp_path: Path) -> Iterator[WorkerSubprocess]:
     """A worker with little patience."""
-    running = Running(tmp_path, PACKHORSE_ABORT_GRACE="0.3")
+    running = WorkerSubprocess(tmp_path, PACKHORSE_ABORT_GRACE="0.3")
     yield running.start()
     running.close()
 
@@ -44,7 +44,7 @@ def error_of(job: Job) -> str:
 # --- what comes out -------------------------------------------------------------------------------------------------
 
 
-def test_children_run_jobs_and_are_used_again(worker: Running):
+def test_children_run_jobs_and_are_used_again(worker: WorkerSubprocess):
     one, two = worker.enqueue("isolated_pid"), worker.enqueue("isolated_coroutine", number=6)
     first = worker.ended(one).result
     number = worker.ended(two).result
@@ -57,14 +57,14 @@ def test_children_run_jobs_and_are_used_again(worker: Running):
 
 
 @pytest.mark.parametrize("worker", [["--max-jobs-per-child", 2]], indirect=True)
-def test_a_child_is_replaced_after_so_many_jobs(worker: Running):
+def test_a_child_is_replaced_after_so_many_jobs(worker: WorkerSubprocess):
     pids = [worker.ended(worker.enqueue("isolated_pid")).result for _ in range(6)]
 
     assert pids[0] == pids[1] != pids[2] == pids[3] != pids[4] == pids[5]
     assert len(set(pids)) == 3
 
 
-def test_what_a_child_says_is_in_the_jobs_log(worker: Running):
+def test_what_a_child_says_is_in_the_jobs_log(worker: WorkerSubprocess):
     job = worker.enqueue("speak")
     ended = worker.ended(job)
 
@@ -83,7 +83,7 @@ def test_what_a_child_says_is_in_the_jobs_log(worker: Running):
     assert (ended.progress, ended.progress_text) == (70, "most of it")
 
 
-def test_what_a_child_prints_is_shortened(worker: Running):
+def test_what_a_child_prints_is_shortened(worker: WorkerSubprocess):
     job = worker.enqueue("print_much", size=3_000_000)
     worker.ended(job)
 
@@ -91,7 +91,7 @@ def test_what_a_child_prints_is_shortened(worker: Running):
     assert len(line) <= 10_001
 
 
-def test_an_error_in_a_child_comes_with_its_traceback(worker: Running):
+def test_an_error_in_a_child_comes_with_its_traceback(worker: WorkerSubprocess):
     job = worker.ended(worker.enqueue("raise_error"))
 
     assert job.state is DEAD
@@ -102,21 +102,21 @@ def test_an_error_in_a_child_comes_with_its_traceback(worker: Running):
     assert "packhorse/worker" not in (failure.traceback or "")
 
 
-def test_leaving_politely_is_a_failure_and_the_child_stays(worker: Running):
+def test_leaving_politely_is_a_failure_and_the_child_stays(worker: WorkerSubprocess):
     job = worker.ended(worker.enqueue("exit_politely"))
 
     assert (job.state, job.halts) == (DEAD, 0)
     assert error_of(job) == "SystemExit: 3"
 
 
-def test_a_coroutine_that_cancels_itself_has_failed(worker: Running):
+def test_a_coroutine_that_cancels_itself_has_failed(worker: WorkerSubprocess):
     job = worker.ended(worker.enqueue("cancel_itself"))
 
     assert (job.state, job.failures, job.halts) == (DEAD, 1, 0)
     assert error_of(job) == "CancelledError"
 
 
-def test_an_isolated_job_may_enqueue_others(worker: Running):
+def test_an_isolated_job_may_enqueue_others(worker: WorkerSubprocess):
     result = worker.ended(worker.enqueue("enqueue_another")).result
     assert result is not None
 
@@ -126,7 +126,7 @@ def test_an_isolated_job_may_enqueue_others(worker: Running):
 # --- deaths ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_child_that_dies_halts_its_job_alone_and_too_often_kills_it(worker: Running):
+def test_a_child_that_dies_halts_its_job_alone_and_too_often_kills_it(worker: WorkerSubprocess):
     neighbour = worker.enqueue("wait_for", path=str(worker.directory / "go"))
     job = worker.enqueue("segfault")
     ended = worker.ended(job)
@@ -144,14 +144,14 @@ def test_a_child_that_dies_halts_its_job_alone_and_too_often_kills_it(worker: Ru
     assert worker.process.poll() is None
 
 
-def test_the_exit_code_of_a_child_is_told(worker: Running):
+def test_the_exit_code_of_a_child_is_told(worker: WorkerSubprocess):
     job = worker.ended(worker.enqueue("exit_hard", code=42))
 
     assert (job.state, job.halts) == (DEAD, 1)
     assert error_of(job).endswith("ended with exit code 42")
 
 
-def test_a_job_that_takes_too_much_memory_is_ended(worker: Running):
+def test_a_job_that_takes_too_much_memory_is_ended(worker: WorkerSubprocess):
     job = worker.ended(worker.enqueue("hog", mebibytes=160))
 
     assert (job.state, job.failures, job.halts) == (DEAD, 1, 0)
@@ -159,7 +159,7 @@ def test_a_job_that_takes_too_much_memory_is_ended(worker: Running):
     assert error_of(job).endswith("its limit is 96 MiB")
 
 
-def test_a_plain_function_with_a_time_limit_is_isolated_and_ended(worker: Running):
+def test_a_plain_function_with_a_time_limit_is_isolated_and_ended(worker: WorkerSubprocess):
     job = worker.ended(worker.enqueue("too_slow"))
 
     assert (job.state, job.reason) == (ABORTED, Reason.JOB_TIMEOUT)
@@ -170,7 +170,7 @@ def test_a_plain_function_with_a_time_limit_is_isolated_and_ended(worker: Runnin
 
 
 @pytest.mark.parametrize("task", ["clean_up", "clean_up_coroutine"])
-def test_an_aborted_child_may_clean_up(worker: Running, task: str):
+def test_an_aborted_child_may_clean_up(worker: WorkerSubprocess, task: str):
     began, cleaned = worker.directory / "began", worker.directory / "cleaned"
     job = worker.enqueue(task, began=str(began), cleaned=str(cleaned))
     file(began)
@@ -183,9 +183,9 @@ def test_an_aborted_child_may_clean_up(worker: Running, task: str):
     assert cleaned.exists()
 
 
-def test_a_child_that_heeds_its_check_in_is_aborted_too(worker: Running):
+def test_a_child_that_heeds_its_check_in_is_aborted_too(worker: WorkerSubprocess):
     began = worker.directory / "began"
-    job = worker.enqueue("heed", began=str(began))
+    job = worker.enqueue("stop_when_asked", began=str(began))
     file(began)
 
     worker.abort(job)
@@ -194,7 +194,7 @@ def test_a_child_that_heeds_its_check_in_is_aborted_too(worker: Running):
     assert (ended.state, ended.result) == (ABORTED, None)
 
 
-def test_a_child_that_is_deaf_is_killed_after_the_grace(hasty: Running):
+def test_a_child_that_is_deaf_is_killed_after_the_grace(hasty: WorkerSubprocess):
     began = hasty.directory / "began"
     job = hasty.enqueue("deaf", began=str(began))
     file(began)
@@ -207,9 +207,9 @@ def test_a_child_that_is_deaf_is_killed_after_the_grace(hasty: Running):
     assert hasty.process.poll() is None
 
 
-def test_a_child_that_was_told_to_stop_gets_no_further_job(worker: Running):
+def test_a_child_that_was_told_to_stop_gets_no_further_job(worker: WorkerSubprocess):
     began = worker.directory / "began"
-    job = worker.enqueue("heed", began=str(began))
+    job = worker.enqueue("stop_when_asked", began=str(began))
     file(began)
     (told,) = set(descendants(worker.process.pid)) - {_fork_server(worker)}
     worker.abort(job)
@@ -224,25 +224,25 @@ def test_a_child_that_was_told_to_stop_gets_no_further_job(worker: Running):
 # --- nobody is left behind ------------------------------------------------------------------------------------------
 
 
-def _fork_server(worker: Running) -> int:
+def _fork_server(worker: WorkerSubprocess) -> int:
     (fork_server,) = [pid for pid in descendants(worker.process.pid) if os.getpgid(pid) == worker.process.pid]
     return fork_server
 
 
-def _with_grandchild(worker: Running, then: str) -> tuple[int, int]:
+def _with_grandchild(worker: WorkerSubprocess, then: str) -> tuple[int, int]:
     path = worker.directory / "pids"
     worker.enqueue("have_child", path=str(path), then=then)
     child, grandchild = file(path).read_text().split()
     return int(child), int(grandchild)
 
 
-def test_what_a_killed_child_had_started_is_killed_too(worker: Running):
+def test_what_a_killed_child_had_started_is_killed_too(worker: WorkerSubprocess):
     _, grandchild = _with_grandchild(worker, "die")
 
     until(lambda: not is_alive(grandchild), "the grandchild ends")
 
 
-def test_what_an_aborted_child_had_started_is_killed_too(worker: Running):
+def test_what_an_aborted_child_had_started_is_killed_too(worker: WorkerSubprocess):
     path = worker.directory / "pids"
     job = worker.enqueue("have_child", path=str(path), then="wait")
     _, grandchild = map(int, file(path).read_text().split())
@@ -254,7 +254,7 @@ def test_what_an_aborted_child_had_started_is_killed_too(worker: Running):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
-def test_a_worker_that_is_killed_leaves_nobody_behind(worker: Running, number: int):
+def test_a_worker_that_is_killed_leaves_nobody_behind(worker: WorkerSubprocess, number: int):
     child, grandchild = _with_grandchild(worker, "wait")
     everybody = {*descendants(worker.process.pid), child, grandchild}
 
@@ -266,14 +266,14 @@ def test_a_worker_that_is_killed_leaves_nobody_behind(worker: Running, number: i
 
 
 @pytest.mark.parametrize("order", ["drain", "quit", "hang up"])
-def test_a_worker_that_ends_in_order_leaves_nobody_behind(worker: Running, order: str):
+def test_a_worker_that_ends_in_order_leaves_nobody_behind(worker: WorkerSubprocess, order: str):
     pid = worker.ended(worker.enqueue("isolated_pid")).result
     everybody = descendants(worker.process.pid)
 
     if order == "hang up":
         worker.channel.hang_up()
     else:
-        worker.tell({"do": order})
+        worker.send({"do": order})
     code, err = worker.wait()
 
     assert (code, err) == (0, "")
@@ -281,12 +281,12 @@ def test_a_worker_that_ends_in_order_leaves_nobody_behind(worker: Running, order
     until(lambda: not any(is_alive(pid) for pid in everybody), "everybody ends")
 
 
-def test_quitting_hands_an_isolated_job_back_uncounted(worker: Running):
+def test_quitting_hands_an_isolated_job_back_uncounted(worker: WorkerSubprocess):
     began = worker.directory / "began"
     job = worker.enqueue("deaf", began=str(began))
     file(began)
 
-    worker.tell({"do": "quit"})
+    worker.send({"do": "quit"})
 
     assert worker.wait()[0] == 0
     stored = worker.job(job)
@@ -294,12 +294,12 @@ def test_quitting_hands_an_isolated_job_back_uncounted(worker: Running):
 
 
 @pytest.mark.parametrize("worker", [["--stop-grace", 0.05]], indirect=True)
-def test_a_child_that_outlasts_the_grace_of_a_drain_may_clean_up_and_is_handed_back(worker: Running):
+def test_a_child_that_outlasts_the_grace_of_a_drain_may_clean_up_and_is_handed_back(worker: WorkerSubprocess):
     began, cleaned = worker.directory / "began", worker.directory / "cleaned"
     job = worker.enqueue("clean_up", began=str(began), cleaned=str(cleaned))
     file(began)
 
-    worker.tell({"do": "drain"})
+    worker.send({"do": "drain"})
 
     assert worker.wait()[0] == 0
     assert cleaned.exists()
@@ -307,10 +307,10 @@ def test_a_child_that_outlasts_the_grace_of_a_drain_may_clean_up_and_is_handed_b
     assert (stored.state, stored.halts, stored.failures, stored.losses) == (QUEUED, 0, 0, 0)
 
 
-def test_without_its_nursery_a_worker_lets_neighbours_finish_and_ends(worker: Running):
+def test_without_its_fork_server_a_worker_lets_neighbours_finish_and_ends(worker: WorkerSubprocess):
     go = worker.directory / "go"
     neighbour = worker.enqueue("wait_for", path=str(worker.directory / "done"))
-    job = worker.enqueue("kill_the_nursery", wait_for=str(go))
+    job = worker.enqueue("kill_the_fork_server", wait_for=str(go))
     until(lambda: worker.state(job) is not QUEUED and worker.state(neighbour) is not QUEUED, "both begin")
     until(lambda: len(worker.shared_status.running()) == 2, "both are on the shared status")
     children = descendants(worker.process.pid)
@@ -330,9 +330,9 @@ def test_without_its_nursery_a_worker_lets_neighbours_finish_and_ends(worker: Ru
 
 
 @pytest.mark.parametrize("worker", [["--concurrency", 1]], indirect=True)
-def test_an_isolated_job_that_has_not_begun_is_aborted_without_a_child(worker: Running):
+def test_an_isolated_job_that_has_not_begun_is_aborted_without_a_child(worker: WorkerSubprocess):
     began = worker.directory / "began"
-    quick = worker.app.enqueue_many([jobs.add.call(1, 2) for _ in range(20)])  # so that it takes several at once
+    quick = worker.app.enqueue_many([jobs.add.call(1, 2) for _ in range(20)])  # so that it takes several together
     until(lambda: all(worker.state(job) is COMPLETED for job in quick), "the quick ones end")
     first, waiting = worker.enqueue("deaf", began=str(began)), worker.enqueue("isolated_pid")
     until(lambda: worker.shared_status.running() == [first.id] and worker.was_taken(waiting), "one begins, one waits")

@@ -30,8 +30,8 @@ from packhorse.worker.finisher import OutcomeQueue
 from packhorse.worker.held_job import HeldJob
 from packhorse.worker.ipc import Channel
 from tests.children import until
-from tests.worker.making import RESULT_LIMIT, a_held_job, a_job, chain_of, task_of
-from tests.worker.running import descendants, file, is_alive
+from tests.worker.factories import RESULT_LIMIT, a_held_job, a_job, chain_of, task_of
+from tests.worker.worker_subprocess import descendants, file, is_alive
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at /proc")
 
@@ -51,7 +51,7 @@ def wait_for(path: str) -> int:
 
 
 def leave() -> int:
-    """Leaves somebody running whose parent has ended, in a session of its own, and somebody who ends."""
+    """Leaves an orphan that runs, in a session of its own, and one that exits."""
     subprocess.run(["sh", "-c", "true &"], check=True)
     script = "setsid sh -c 'echo $$; exec sleep 600 >/dev/null' &"
     return int(subprocess.run(["sh", "-c", script], stdout=subprocess.PIPE, check=True).stdout)
@@ -67,7 +67,7 @@ def serve(end: socket.socket) -> None:
     child.serve(end, find, RESULT_LIMIT)
 
 
-class Alone:
+class ProcessSetup:
     """An executor, its real fork server, and the outcomes that come out."""
 
     def __init__(self, child_main: ChildMain = serve, slots: int = 2) -> None:
@@ -110,11 +110,11 @@ class Alone:
 
 
 @pytest.fixture
-def started() -> Iterator[Callable[..., Alone]]:
-    made: list[Alone] = []
+def started() -> Iterator[Callable[..., ProcessSetup]]:
+    made: list[ProcessSetup] = []
 
-    def start(*args: Any, **options: Any) -> Alone:
-        made.append(Alone(*args, **options))
+    def start(*args: Any, **options: Any) -> ProcessSetup:
+        made.append(ProcessSetup(*args, **options))
         return made[-1]
 
     yield start
@@ -122,11 +122,11 @@ def started() -> Iterator[Callable[..., Alone]]:
         one.close()
 
 
-def test_an_idle_child_that_has_died_gets_no_further_job(started: Callable[..., Alone]):
+def test_an_idle_child_that_has_died_gets_no_further_job(started: Callable[..., ProcessSetup]):
     alone = started(slots=1)
     first = alone.result(alone.begin("first", "pid").job.id)
-    until(lambda: alone.executor._idle, "its child is idle")  # a moment after its outcome was told
-    os.kill(alone.fork_server.pid, signal.SIGSTOP)  # so that nobody tells of the end
+    until(lambda: alone.executor._idle, "its child is idle")  # a moment after its outcome
+    os.kill(alone.fork_server.pid, signal.SIGSTOP)  # so that it does not report the exit
     os.kill(first, signal.SIGKILL)
     until(lambda: not alone.executor._idle, "its closed channel is seen")
 
@@ -146,7 +146,7 @@ def deaf_after_one(end: socket.socket) -> None:
     signal.pause()
 
 
-def test_a_job_that_cannot_be_told_to_its_child_is_handed_back_uncounted(started: Callable[..., Alone]):
+def test_a_job_that_cannot_be_told_to_its_child_is_handed_back_uncounted(started: Callable[..., ProcessSetup]):
     alone = started(deaf_after_one, slots=1)
     first = alone.result(alone.begin("first", "pid").job.id)
 
@@ -159,7 +159,7 @@ def test_a_job_that_cannot_be_told_to_its_child_is_handed_back_uncounted(started
 
 
 def test_a_child_that_hangs_stops_nobody_else_and_its_job_is_handed_back(
-    started: Callable[..., Alone], monkeypatch: pytest.MonkeyPatch
+    started: Callable[..., ProcessSetup], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(process, "_UNRESPONSIVE_AFTER", 0.3)
     alone = started()
@@ -175,7 +175,7 @@ def test_a_child_that_hangs_stops_nobody_else_and_its_job_is_handed_back(
     until(lambda: not is_alive(first), "the child is killed")
 
 
-def test_a_large_job_reaches_its_child_as_a_whole(started: Callable[..., Alone]):
+def test_a_large_job_reaches_its_child_as_a_whole(started: Callable[..., ProcessSetup]):
     alone = started(slots=1)
     first = alone.result(alone.begin("first", "pid", text=LARGE).job.id)
 
@@ -185,7 +185,7 @@ def test_a_large_job_reaches_its_child_as_a_whole(started: Callable[..., Alone])
     assert alone.executor._selector.get_key(idle.channel).events == selectors.EVENT_READ  # else it would spin
 
 
-def test_a_child_that_dies_before_it_has_taken_all_of_its_job_costs_that_no_halt(started: Callable[..., Alone]):
+def test_a_child_that_dies_before_it_has_taken_all_of_its_job_costs_that_no_halt(started: Callable[..., ProcessSetup]):
     alone = started(slots=1)
     first = alone.result(alone.begin("first", "pid").job.id)
     os.kill(first, signal.SIGSTOP)
@@ -197,7 +197,7 @@ def test_a_child_that_dies_before_it_has_taken_all_of_its_job_costs_that_no_halt
     assert isinstance(alone.outcome("large"), Released)
 
 
-def test_a_job_that_is_stopped_before_its_child_has_taken_it_is_over_at_once(started: Callable[..., Alone]):
+def test_a_job_that_is_stopped_before_its_child_has_taken_it_is_over_at_once(started: Callable[..., ProcessSetup]):
     alone = started(slots=1)
     first = alone.result(alone.begin("first", "pid").job.id)
     os.kill(first, signal.SIGSTOP)
@@ -210,7 +210,7 @@ def test_a_job_that_is_stopped_before_its_child_has_taken_it_is_over_at_once(sta
     assert alone.result(alone.begin("next", "pid").job.id) != first
 
 
-def test_between_two_jobs_a_child_ends_and_reaps_what_the_last_one_left(started: Callable[..., Alone]):
+def test_between_two_jobs_a_child_ends_and_reaps_what_the_last_one_left(started: Callable[..., ProcessSetup]):
     alone = started(slots=1)
     left = [alone.result(alone.begin(f"leave {number}", "leave").job.id) for number in range(3)]
 
@@ -231,7 +231,7 @@ class Leaving:
         self._children.clear()
 
 
-def test_children_may_come_and_go_while_another_thread_counts_them(started: Callable[..., Alone]):
+def test_children_may_come_and_go_while_another_thread_counts_them(started: Callable[..., ProcessSetup]):
     executor = started().executor
     executor._children.update({number: Leaving(executor._children) for number in (1, 2)})  # type: ignore[arg-type]
 
@@ -255,7 +255,10 @@ def limit_forks(monkeypatch: pytest.MonkeyPatch, full: Path, tries: Path) -> Non
 
 
 def test_while_no_child_can_be_forked_the_others_run_on_and_it_is_tried_again(
-    started: Callable[..., Alone], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    started: Callable[..., ProcessSetup],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ):
     full, tries, go = tmp_path / "full", tmp_path / "tries", tmp_path / "go"
     limit_forks(monkeypatch, full, tries)
@@ -278,7 +281,7 @@ def test_while_no_child_can_be_forked_the_others_run_on_and_it_is_tried_again(
 
 
 def test_who_waits_for_a_child_that_cannot_be_had_gets_the_next_that_is_idle(
-    started: Callable[..., Alone], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    started: Callable[..., ProcessSetup], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     full, go = tmp_path / "full", tmp_path / "go"
     limit_forks(monkeypatch, full, tmp_path / "tries")
@@ -294,7 +297,7 @@ def test_who_waits_for_a_child_that_cannot_be_had_gets_the_next_that_is_idle(
 
 
 def test_whoever_is_handed_back_while_no_child_can_be_had_keeps_no_slot(
-    started: Callable[..., Alone], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    started: Callable[..., ProcessSetup], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     full, tries = tmp_path / "full", tmp_path / "tries"
     limit_forks(monkeypatch, full, tries)
@@ -310,8 +313,8 @@ def test_whoever_is_handed_back_while_no_child_can_be_had_keeps_no_slot(
     assert "waiting" not in alone.outcomes
 
 
-def test_a_worker_whose_nursery_has_died_is_stuck_before_any_job_makes_room(
-    started: Callable[..., Alone], tmp_path: Path
+def test_a_worker_whose_fork_server_has_died_is_stuck_before_any_job_makes_room(
+    started: Callable[..., ProcessSetup], tmp_path: Path
 ):
     alone = started()
     alone.begin("running", "wait_for", path=str(tmp_path / "never"))

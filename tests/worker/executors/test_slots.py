@@ -1,6 +1,5 @@
-"""Slots: never more jobs at once than places, whoever runs them, in the order in which they came, and each on the
-shared status
-while it runs."""
+"""Slots: never more jobs at once than places, whatever executor runs them, in the order in which they came, and each on
+the shared status while it runs."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from packhorse.worker.executors.slots import Slots
 from packhorse.worker.held_job import HeldJob
 from packhorse.worker.shared_status import SharedStatus
 from tests.children import until
-from tests.worker.making import a_held_job, a_job
+from tests.worker.factories import a_held_job, a_job
 
 
 class Runner:
@@ -138,13 +137,13 @@ def test_one_that_was_handed_back_with_its_slot_gives_it_up_once():
     place.slots.line_up(held_jobs)
     held_jobs[0].claim()
 
-    place.slots.give_up(held_jobs[0])  # whoever handed it back
+    place.slots.give_up(held_jobs[0])  # as the thread does that hands it back
     place.slots.give_up(held_jobs[0])  # and the executor, when it finds out
 
     assert place.begun == [("a", 0), ("b", 0)]
 
 
-def test_a_running_job_is_on_the_board(shared_status: SharedStatus):
+def test_a_running_job_is_in_the_shared_status(shared_status: SharedStatus):
     slots = Place(2, shared_status).slots
     one, two = a_held_job(a_job("one")), a_held_job(a_job("two"))
 
@@ -163,7 +162,7 @@ def test_there_are_no_more_slots_than_the_board_has(shared_status: SharedStatus)
 
 
 class Crowd:
-    """Threads that take whatever is given to them, and give the slot back or go on in it."""
+    """Threads that take whatever is given to them, and give the slot back or continue in it."""
 
     def __init__(self) -> None:
         self.given: SimpleQueue[tuple[HeldJob, int] | None] = SimpleQueue()

@@ -17,8 +17,8 @@ from packhorse.worker.executors.thread import Delegation, ThreadExecutor, delega
 from packhorse.worker.finisher import OutcomeQueue
 from packhorse.worker.held_job import HeldJob
 from tests.children import PATIENCE, until
-from tests.worker.conftest import Works
-from tests.worker.making import RESULT_LIMIT, a_held_job, a_job, task_of, throw_into
+from tests.worker.conftest import WorkerHarness
+from tests.worker.factories import RESULT_LIMIT, a_held_job, a_job, task_of, throw_into
 
 
 class Bench:
@@ -233,7 +233,7 @@ def test_where_no_thread_can_be_started_none_is_lent_and_nobody_is_stuck(bench: 
     assert bench.stuck == []
 
 
-def test_where_no_thread_can_be_started_a_job_condemns_the_worker(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+def test_where_no_thread_can_be_started_a_job_makes_the_worker_stuck(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(threading.Thread, "start", cannot_start)
 
     bench.slots.line_up(bench.held_jobs("a"))
@@ -269,7 +269,7 @@ def test_a_thread_that_is_hit_while_it_is_idle_does_what_it_is_lent_for(bench: B
     assert bench.threads == 1
 
 
-class Tearing:
+class Interruption:
     """Raises in a thread of the executor, before the line of its code that is the nth to come."""
 
     CODE = frozenset(
@@ -297,13 +297,13 @@ class Tearing:
         return self.at
 
 
-def ran_in_spite_of(tearing: Tearing) -> set[int]:
+def ran_in_spite_of(interruption: Interruption) -> set[int]:
     """The loop's work, which finds one job, and then another two, on one thread; answers the lines where it was."""
     bench = Bench(1)
     bench.gate.set()
     held_jobs = bench.held_jobs("a", "b", "c")
     before = threading.gettrace()
-    threading.settrace(tearing)
+    threading.settrace(interruption)
     try:
         is_found: list[bool] = []
 
@@ -316,35 +316,35 @@ def ran_in_spite_of(tearing: Tearing) -> set[int]:
     finally:
         threading.settrace(before)  # type: ignore[arg-type]
     bench.slots.line_up(held_jobs[1:])
-    until(lambda: bench.executor._idle == 1 and bench.executor._given.empty(), f"it is free, after {tearing.line}")
+    until(lambda: bench.executor._idle == 1 and bench.executor._given.empty(), f"it is free, after {interruption.line}")
     for held in held_jobs:  # as the loop does with those that do not begin
         if held.claim():
             bench.slots.give_up(held)
             bench.queue.put(held, Released(held.job.token, "it did not begin"))
-    until(lambda: bench.executor._idle == 1, f"it is free, after {tearing.line}")
+    until(lambda: bench.executor._idle == 1, f"it is free, after {interruption.line}")
 
     ended = {held.job.id for held, _ in bench.queue.take_now(100)}
-    assert ended == {"a", "b", "c"}, f"lost after {tearing.line}"
-    assert sorted(bench.began) == sorted(set(bench.began)), f"run twice after {tearing.line}"
-    assert list(bench.slots._free) == [0], f"its slot is lost after {tearing.line}"
+    assert ended == {"a", "b", "c"}, f"lost after {interruption.line}"
+    assert sorted(bench.began) == sorted(set(bench.began)), f"run twice after {interruption.line}"
+    assert list(bench.slots._free) == [0], f"its slot is lost after {interruption.line}"
     assert bench.stuck == []
     bench.executor.close()
     bench.executor._threads[0].join(PATIENCE)
     assert not bench.executor._threads[0].is_alive()
-    return {tearing.line} if tearing.line is not None else set()
+    return {interruption.line} if interruption.line is not None else set()
 
 
 def test_wherever_a_thread_is_hit_no_job_and_no_slot_is_lost():
     lines: set[int] = set()
     nth = 0
-    while hit := ran_in_spite_of(Tearing(nth)):
+    while hit := ran_in_spite_of(Interruption(nth)):
         lines |= hit
         nth += 1
 
     assert len(lines) > 20
 
 
-def test_a_thread_that_does_not_get_on_at_all_condemns_its_worker(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+def test_a_thread_that_does_not_get_on_at_all_makes_its_worker_stuck(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     def put(held: HeldJob, outcome: Outcome) -> None:
         raise LookupError("no room")
 
@@ -391,7 +391,7 @@ def test_the_work_is_done_by_another_thread_before_it_is_answered():
     assert done != [threading.get_ident()]
 
 
-def test_what_the_storage_raises_is_raised_at_the_desk():
+def test_what_the_storage_raises_is_raised_in_the_loop():
     def work() -> None:
         raise StorageError("the storage has lost something")
 
@@ -399,7 +399,7 @@ def test_what_the_storage_raises_is_raised_at_the_desk():
         delegate(lend_new_thread, work, no_call)
 
 
-def test_what_was_thrown_into_the_deputy_is_not_the_desks(caplog: pytest.LogCaptureFixture):
+def test_an_exception_thrown_into_the_waiting_thread_does_not_reach_the_loop(caplog: pytest.LogCaptureFixture):
     def work() -> None:
         throw_into(threading.current_thread(), TimeoutError)
         raise AssertionError("it was not thrown")
@@ -412,7 +412,7 @@ def test_without_a_thread_nothing_is_done():
     assert delegate(nobody, no_call, no_call) is Delegation.NO_THREAD
 
 
-def test_what_nobody_comes_for_is_the_desks_and_nobody_elses(monkeypatch: pytest.MonkeyPatch):
+def test_work_that_no_thread_takes_is_left_to_the_loop_alone(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(thread_module, "PATIENCE", 0.001)
     lent: list[Work] = []
 
@@ -421,7 +421,7 @@ def test_what_nobody_comes_for_is_the_desks_and_nobody_elses(monkeypatch: pytest
         return True
 
     assert delegate(lend_to_nobody, no_call, no_call) is Delegation.NO_THREAD
-    lent[0]()  # whoever comes too late has nothing to do
+    lent[0]()  # a thread that comes too late has nothing to do
 
 
 def test_a_deputy_that_has_died_is_not_waited_for(monkeypatch: pytest.MonkeyPatch):
@@ -470,7 +470,7 @@ def test_a_deputy_that_takes_its_time_is_waited_for(monkeypatch: pytest.MonkeyPa
     assert done == ["work"]
 
 
-def test_a_desk_that_is_torn_away_again_and_again_calls_its_deputy_back_and_waits_for_it(
+def test_a_loop_that_is_interrupted_again_and_again_calls_the_thread_back_and_waits_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """As when the handlers of signals raise while the loop sleeps."""
@@ -501,7 +501,7 @@ def test_a_desk_that_is_torn_away_again_and_again_calls_its_deputy_back_and_wait
     assert (told, raised.value.args) == (["back"], (0,))
 
 
-def test_a_desk_that_is_torn_away_as_soon_as_it_has_a_deputy_waits_for_it():
+def test_a_loop_that_is_interrupted_as_soon_as_a_thread_waits_for_it_waits_for_the_thread():
     called_back = threading.Event()
     told: list[str] = []
 
@@ -519,7 +519,7 @@ def test_a_desk_that_is_torn_away_as_soon_as_it_has_a_deputy_waits_for_it():
     assert told == ["back"]
 
 
-def test_a_desk_that_is_torn_away_when_its_deputy_is_back_does_not_wait_for_it(monkeypatch: pytest.MonkeyPatch):
+def test_a_loop_that_is_interrupted_when_the_thread_is_back_does_not_wait_for_it(monkeypatch: pytest.MonkeyPatch):
     waits = threading.Event()
 
     class Torn(thread_module.SimpleQueue[None]):
@@ -537,53 +537,57 @@ def test_a_desk_that_is_torn_away_when_its_deputy_is_back_does_not_wait_for_it(m
         delegate(lend_new_thread, work, no_call)
 
 
-def test_an_idle_worker_runs_a_job_on_the_thread_that_waited_for_it(works: Works, monkeypatch: pytest.MonkeyPatch):
+def test_an_idle_worker_runs_a_job_on_the_thread_that_waited_for_it(
+    harness: WorkerHarness, monkeypatch: pytest.MonkeyPatch
+):
     waited: list[int] = []
-    reserve = works.storage.wait_and_reserve
+    reserve = harness.storage.wait_and_reserve
 
     def wait_and_reserve(*args: object) -> object:
         waited.append(threading.get_ident())
         return reserve(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(works.storage, "wait_and_reserve", wait_and_reserve)
-    monkeypatch.setattr(type(works.storage), "supports_threaded_wait", True)
+    monkeypatch.setattr(harness.storage, "wait_and_reserve", wait_and_reserve)
+    monkeypatch.setattr(type(harness.storage), "supports_threaded_wait", True)
     monkeypatch.setattr("packhorse.worker.pace._IDLE_WAITS", (0.0, 600.0))  # nobody asks but who waits
     at_work: list[int] = []
 
-    @works.app.task
+    @harness.app.task
     def task() -> None:
         at_work.append(threading.get_ident())
 
-    works.run()
-    works.until(lambda: waited, "it does not wait")
-    works.until(lambda: works.worker.loop.wakeup.place == "storage")
+    harness.run()
+    harness.until(lambda: waited, "it does not wait")
+    harness.until(lambda: harness.worker.loop.wakeup.place == "storage")
     job = task.enqueue()
-    works.until(lambda: works.kinds(job)[-1] == "completed", "it has not run")
+    harness.until(lambda: harness.kinds(job)[-1] == "completed", "it has not run")
 
     assert at_work[0] in waited
-    works.until(lambda: works.worker.loop.finisher.done == 1, "it has not been counted")
+    harness.until(lambda: harness.worker.loop.finisher.done == 1, "it has not been counted")
 
 
-def test_a_worker_that_is_asleep_and_has_a_deputy_ends_when_it_is_told(works: Works, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(type(works.storage), "supports_threaded_wait", True)
+def test_a_worker_that_is_asleep_and_has_a_deputy_ends_when_it_is_told(
+    harness: WorkerHarness, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(type(harness.storage), "supports_threaded_wait", True)
     monkeypatch.setattr("packhorse.worker.pace._IDLE_WAITS", (0.0, 600.0))
 
-    @works.app.task
+    @harness.app.task
     def task() -> None: ...
 
-    works.run()
-    works.until(lambda: works.worker.loop.wakeup.place == "storage")
-    works.worker.drain_soon()
+    harness.run()
+    harness.until(lambda: harness.worker.loop.wakeup.place == "storage")
+    harness.worker.drain_soon()
 
-    assert works.ended() == 0
+    assert harness.ended() == 0
 
 
 @pytest.mark.parametrize("moment", ["before it asks", "when it has jobs"])
 def test_a_worker_whose_deputy_is_hit_by_what_was_meant_for_a_job_goes_on(
-    works: Works, monkeypatch: pytest.MonkeyPatch, moment: str
+    harness: WorkerHarness, monkeypatch: pytest.MonkeyPatch, moment: str
 ):
     hit: list[int] = []
-    reserve = works.storage.wait_and_reserve
+    reserve = harness.storage.wait_and_reserve
 
     def wait_and_reserve(*args: object) -> object:
         jobs = [] if moment == "before it asks" else reserve(*args)  # type: ignore[arg-type]
@@ -592,62 +596,64 @@ def test_a_worker_whose_deputy_is_hit_by_what_was_meant_for_a_job_goes_on(
             throw_into(threading.current_thread(), TimeoutError)
         return jobs or reserve(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(works.storage, "wait_and_reserve", wait_and_reserve)
-    monkeypatch.setattr(type(works.storage), "supports_threaded_wait", True)
+    monkeypatch.setattr(harness.storage, "wait_and_reserve", wait_and_reserve)
+    monkeypatch.setattr(type(harness.storage), "supports_threaded_wait", True)
     monkeypatch.setattr("packhorse.worker.pace._IDLE_WAITS", (0.0, 600.0))
 
-    @works.app.task
+    @harness.app.task
     def task() -> None: ...
 
-    worker = works.run(1)
-    works.until(lambda: worker.loop.wakeup.place == "storage" or hit)
+    worker = harness.run(1)
+    harness.until(lambda: worker.loop.wakeup.place == "storage" or hit)
     job = task.enqueue()
-    works.until(lambda: works.kinds(job)[-1] == "completed", "it has not run")
+    harness.until(lambda: harness.kinds(job)[-1] == "completed", "it has not run")
     after = task.enqueue()
-    works.until(lambda: works.kinds(after)[-1] == "completed", "the next has not run")
+    harness.until(lambda: harness.kinds(after)[-1] == "completed", "the next has not run")
     worker.drain_soon()
 
-    assert works.ended() == 0
+    assert harness.ended() == 0
     assert hit
-    assert hit != [works.threads[0].ident]
-    assert works.job(job).fence == 1
+    assert hit != [harness.threads[0].ident]
+    assert harness.job(job).fence == 1
 
 
-def test_what_is_wrong_with_the_storage_itself_comes_out_at_the_desk(works: Works, monkeypatch: pytest.MonkeyPatch):
+def test_what_is_wrong_with_the_storage_itself_comes_out_in_the_loop(
+    harness: WorkerHarness, monkeypatch: pytest.MonkeyPatch
+):
     at_work: list[int] = []
 
     def broken(*args: object) -> object:
         at_work.append(threading.get_ident())
         raise LookupError("the storage has lost something")
 
-    works.app.task(lambda: None, name="task")
-    monkeypatch.setattr(works.storage, "wait_and_reserve", broken)
-    monkeypatch.setattr(type(works.storage), "supports_threaded_wait", True)
-    works.open(1)
+    harness.app.task(lambda: None, name="task")
+    monkeypatch.setattr(harness.storage, "wait_and_reserve", broken)
+    monkeypatch.setattr(type(harness.storage), "supports_threaded_wait", True)
+    harness.open(1)
 
     with pytest.raises(LookupError, match="has lost something"):
-        works.until(lambda: False)
+        harness.until(lambda: False)
 
     assert len(at_work) == 2
     assert at_work.index(threading.get_ident()) == 1
 
 
 def test_a_worker_whose_idle_thread_is_hit_by_what_was_meant_for_a_job_runs_the_next_and_ends_when_it_is_told(
-    works: Works, monkeypatch: pytest.MonkeyPatch
+    harness: WorkerHarness, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(type(works.storage), "supports_threaded_wait", False)  # so that it is idle
+    monkeypatch.setattr(type(harness.storage), "supports_threaded_wait", False)  # so that it is idle
 
-    @works.app.task
+    @harness.app.task
     def task() -> None: ...
 
-    worker = works.run(1)
+    worker = harness.run(1)
     job = task.enqueue()
-    works.until(lambda: works.kinds(job)[-1] == "completed", "it has not run")
-    works.until(lambda: worker.executors.threads._idle == 1, "its thread is not free again")
+    harness.until(lambda: harness.kinds(job)[-1] == "completed", "it has not run")
+    harness.until(lambda: worker.executors.threads._idle == 1, "its thread is not free again")
     throw_into(worker.executors.threads._threads[0], TimeoutError)
     after = task.enqueue()
-    works.until(lambda: works.kinds(after)[-1] == "completed", "the next has not run")
+    harness.until(lambda: harness.kinds(after)[-1] == "completed", "the next has not run")
     worker.drain_soon()
 
-    assert works.ended() == 0
+    assert harness.ended() == 0
     assert len(worker.executors.threads._threads) == 1

@@ -1,6 +1,6 @@
-"""`python -m tests.system.braked_copy ROWS FROM TO --yes`: a real `packhorse copy-store` that, once it has copied more
-than so many rows, begins each further page only when it is given a line on stdin. So whoever wants to kill it in the
-middle is never too late, however slow the machine is.
+"""`python -m tests.system.slow_copy ROWS FROM TO --yes`: a real `packhorse copy-store` that, once it has copied more
+than so many rows, begins each further page only when it is given a line on stdin. So a test that wants to kill it in
+the middle is never too late, however slow the machine is.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from packhorse.cli.main import main
 from packhorse.storage.copy_store import Progress, copy_storage
 
 
-def braked_after(rows: int) -> None:
+def slow_after(rows: int) -> None:
     """From now on, the command stops after each page beyond these."""
 
     def stop(progress: Progress) -> None:
@@ -27,6 +27,6 @@ def braked_after(rows: int) -> None:
 
 
 if __name__ == "__main__":
-    braked_after(int(sys.argv.pop(1)))
+    slow_after(int(sys.argv.pop(1)))
     sys.argv.insert(1, "copy-store")
     main()

@@ -1,4 +1,4 @@
-"""The app that runs at a `Site`: tasks of every kind, each of which notes in the ledger that it begins and ends.
+"""The app that runs at a `Deployment`: tasks of every kind, each of which notes in the run log that it begins and ends.
 
 Where a task takes `seconds`, that is for its first run: taken up again after a fault, it takes `again` seconds. Where
 it is given a `gate`, its first run lasts until there is a file of that name.
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from packhorse import Packhorse, current_job
 from packhorse.core.outcome import Snooze
-from tests.system.ledger import is_first_run, noted
+from tests.system.run_log import is_first_run, noted
 
 MIB = 1 << 20
 
@@ -71,7 +71,7 @@ def inap(seconds: float = 0.0, again: float = 0.0, gate: str = "") -> None:
 
 @app.task
 def checked(seconds: float, again: float = 0.0) -> str:
-    """Checks in until its time is over or it is told to stop."""
+    """Checks in until its time is over or it is asked to stop."""
     with noted():
         until = time.monotonic() + run_time(seconds, again)
         while time.monotonic() < until:
@@ -182,7 +182,7 @@ def poison() -> None:
 
 @app.task(max_halts=2, isolate=False)
 def kill_all() -> None:
-    """Kills its foreman, and its worker, before anybody can tell that it has begun."""
+    """Kills its foreman, and its worker, before anyone can see that it has begun."""
     with noted():
         os.kill(os.getppid(), signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -206,11 +206,11 @@ def segfault_once() -> None:
 def hungry() -> None:
     """Takes more and more memory, and would stop far above its limit."""
     with noted():
-        hoard = []
+        memory = []
         for _ in range(512):
-            hoard.append(bytearray(os.urandom(1)) * MIB)
+            memory.append(bytearray(os.urandom(1)) * MIB)
             time.sleep(0.005)
-        time.sleep(30)  # whoever looks at it now and then may be late on a busy machine
+        time.sleep(30)  # the periodic memory check may be late on a busy machine
 
 
 @app.task

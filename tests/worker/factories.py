@@ -59,7 +59,7 @@ def throw_into(thread: threading.Thread, error: type[BaseException]) -> None:
     assert hit == 1, "the thread is gone"
 
 
-class RememberingLine:
+class RecordingLink:
     """A job's line to the outside that keeps what was said."""
 
     def __init__(self, *, stops: bool = False) -> None:

@@ -1,5 +1,6 @@
-"""A site: a storage, by default a SQLite file, foremen that `packhorse work` starts on it with short heartbeats, and a
-ledger of what their tasks did. Tests kill, stop and continue whom they like, and ask at the end whether all is sound.
+"""A deployment: a storage, by default a SQLite file, foremen that `packhorse work` starts on it with short heartbeats,
+and a run log of what their tasks did. Tests kill, stop and continue whom they like, and ask at the end whether all is
+sound.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from packhorse.foreman.process_tree import is_alive
 from packhorse.storage import open_storage
 from packhorse.storage.records import EventFilter, WorkerInfo
 from tests.children import PATIENCE, ROOT
-from tests.system.ledger import LEDGER, Ledger, Line
-from tests.system.site_tasks import app
+from tests.system.deployment_tasks import app
+from tests.system.run_log import RUN_LOG, Run, RunLog
 
 HEARTBEAT, LEASE = 0.3, 1.2
 LONG_LEASE = 600.0
@@ -36,7 +37,7 @@ taken for dead who only gets no processor for a while."""
 LEASES = (1.5 * LEASE, 8 * LEASE, 25 * LEASE)
 """Where everybody is watched and nobody may be taken for dead: each is for a busier machine than the one before."""
 MARK = "SITE_MARK"
-"""The environment variable by which all processes of a site are known, however they came to be."""
+"""The environment variable by which all processes of a deployment are known, however they came to be."""
 
 
 def until(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
@@ -47,21 +48,21 @@ def until(condition: Callable[[], object], what: str, seconds: float = PATIENCE)
         time.sleep(0.01)
 
 
-class Crew:
+class ForemanProcess:
     """One foreman and its workers."""
 
-    def __init__(self, site: Site, process: subprocess.Popen[bytes]) -> None:
-        self.site = site
+    def __init__(self, deployment: Deployment, process: subprocess.Popen[bytes]) -> None:
+        self.deployment = deployment
         self.process = process
         self.pid = process.pid
 
     def record(self) -> WorkerInfo | None:
-        return next((each for each in self.site.storage.workers() if each.pid == self.pid), None)
+        return next((each for each in self.deployment.storage.workers() if each.pid == self.pid), None)
 
     def workers(self) -> list[WorkerInfo]:
-        """Those that have joined, by age. What they say of their foreman is not enough: it may have been struck off,
+        """Those that have joined, by age. What they say of their foreman is not enough: it may have been removed,
         and have joined again under another id."""
-        records = self.site.storage.workers()
+        records = self.deployment.storage.workers()
         ids = [each.id for each in records if each.pid == self.pid]
         found = [each for each in records if each.subject is Subject.WORKER]
         found = [each for each in found if each.foreman in ids or parent_of(each.pid) == self.pid]
@@ -93,7 +94,7 @@ class Crew:
         return self.process.wait(seconds)
 
 
-class Site:
+class Deployment:
     """Where it all happens; `close` leaves no process behind. `now` is the storage's clock as seen from here,
     `variables` are for the environment of the processes."""
 
@@ -108,7 +109,7 @@ class Site:
     ) -> None:
         self.path = directory / "jobs.db"
         self.url = url or f"sqlite:///{self.path}"
-        self.ledger = Ledger(directory / "ledger")
+        self.run_log = RunLog(directory / "run_log")
         self.log = directory / "log"
         self.mark = secrets.token_hex(8)
         self.storage = open_storage(self.url, now=now)
@@ -116,10 +117,10 @@ class Site:
             "PYTHONPATH": os.pathsep.join(map(str, [*python_path, ROOT])),
             "TMPDIR": str(directory),  # for what the killed leave there
             MARK: self.mark,
-            LEDGER: str(self.ledger.path),
+            RUN_LOG: str(self.run_log.path),
             **(variables or {}),
         }
-        self.crews: list[Crew] = []
+        self.foremen: list[ForemanProcess] = []
         self.acknowledged: list[str] = []
 
     @property
@@ -135,11 +136,11 @@ class Site:
         *,
         words: Sequence[str] = (),
         online: bool = True,
-        target: str = "tests.system.site_tasks:app",
+        target: str = "tests.system.deployment_tasks:app",
         **settings: float,
-    ) -> Crew:
+    ) -> ForemanProcess:
         """`packhorse work` with so many workers; comes back when they are online. Only with a short `lease` does it
-        take jobs from whoever is silent, and loses its own to others."""
+        take jobs from silent workers, and loses its own to others."""
         lease = settings.setdefault("lease", LONG_LEASE)
         settings.setdefault("heartbeat", HEARTBEAT if lease == LONG_LEASE else lease * HEARTBEAT / LEASE)
         environment = {f"PACKHORSE_{name.upper()}": str(value) for name, value in settings.items()}
@@ -155,15 +156,18 @@ class Site:
                 env={**os.environ, **environment, **self.variables},
                 start_new_session=True,
             )
-        crew = Crew(self, process)
-        self.crews.append(crew)
+        foreman = ForemanProcess(self, process)
+        self.foremen.append(foreman)
         if online:
-            until(lambda: crew.is_over() or len(crew.workers()) >= workers, f"{workers} workers are online")
-            assert not crew.is_over(), self.log.read_text()
-        return crew
+            until(
+                lambda: foreman.is_over() or len(foreman.workers()) >= workers,
+                f"{workers} workers are online",
+            )
+            assert not foreman.is_over(), self.log.read_text()
+        return foreman
 
     def processes(self) -> list[int]:
-        """All that live, whoever started them."""
+        """All living processes of this deployment."""
         mark = f"{MARK}={self.mark}".encode()
         found = []
         for path in Path("/proc").iterdir():
@@ -181,7 +185,7 @@ class Site:
         return sorted(names)
 
     def children_of(self, pid: int) -> list[int]:
-        """The processes that this one has started: of a worker its nursery, of that the isolated jobs."""
+        """The processes that this one has started: of a worker its fork server, of that the isolated jobs."""
         return [child for child in self.processes() if parent_of(child) == pid]
 
     def freeze(self, pid: int) -> None:
@@ -197,25 +201,25 @@ class Site:
                 return
             except sqlite3.OperationalError:
                 os.kill(pid, signal.SIGCONT)
-                time.sleep(0.05)  # it shall come a little further
+                time.sleep(0.05)  # it gets a little further
             finally:
                 connection.close()
 
     def end(self) -> None:
         """Tell all foremen to stop, and wait."""
-        for crew in self.crews:
-            if not crew.is_over():
-                crew.tell(signal.SIGCONT)
-                crew.tell(signal.SIGTERM)
-        for crew in self.crews:
-            crew.process.wait(PATIENCE)
+        for foreman in self.foremen:
+            if not foreman.is_over():
+                foreman.tell(signal.SIGCONT)
+                foreman.tell(signal.SIGTERM)
+        for foreman in self.foremen:
+            foreman.process.wait(PATIENCE)
 
     def close(self) -> None:
         """Whatever happened, nobody stays."""
-        for crew in self.crews:
-            if not crew.is_over():
-                crew.process.kill()
-            crew.process.wait()
+        for foreman in self.foremen:
+            if not foreman.is_over():
+                foreman.process.kill()
+            foreman.process.wait()
         for pid in self.processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -224,7 +228,7 @@ class Site:
     # --- jobs -------------------------------------------------------------------------------------------------------
 
     def add(self, task: str, args: dict[str, Any] | None = None, *, number: int = 1, **fields: Any) -> list[str]:
-        """Enqueue so many jobs of this task, all at once; `fields` are those of `NewJob`. Answers their ids."""
+        """Enqueue so many jobs of this task, in one call; `fields` are those of `NewJob`. Return their ids."""
         return self.send([new_job(task, args, **fields) for _ in range(number)])
 
     def send(self, jobs: Sequence[NewJob]) -> list[str]:
@@ -245,29 +249,33 @@ class Site:
         """What the last event of this kind says."""
         return str((self.events(job_id, kind)[-1].data or {})["why"])
 
-    def crew_of(self, job_id: str) -> Crew:
+    def foreman_of(self, job_id: str) -> ForemanProcess:
         """Whose worker holds this job."""
         owner = self.job(job_id).owner
-        return next(crew for crew in self.crews if owner in [worker.id for worker in crew.workers()])
+        return next(foreman for foreman in self.foremen if owner in [worker.id for worker in foreman.workers()])
 
     def owners(self) -> set[str]:
         """All workers, by their ids."""
         return {each.id for each in self.storage.workers() if each.subject is Subject.WORKER}
 
     def has_heard_silence(self) -> bool:
-        """Was anybody struck off because nothing was heard of it for a lease?"""
+        """Was any process removed because it was silent for a lease?"""
         return any("was silent" in str(event.data) for event in self.storage.events(EventFilter(kind=Kind.DIED)))
 
     # --- waiting ----------------------------------------------------------------------------------------------------
 
-    def until_steady(self, *crews: Crew) -> None:
-        """Wait until each of these foremen may take jobs from whoever is silent: one quiet lease at least."""
-        until(lambda: all(crew.is_steady() for crew in crews), "they may rescue", 2 * PATIENCE)
+    def until_steady(self, *foremen: ForemanProcess) -> None:
+        """Wait until each of these foremen may take jobs from silent workers: one quiet lease at least."""
+        until(
+            lambda: all(foreman.is_steady() for foreman in foremen),
+            "they may rescue",
+            2 * PATIENCE,
+        )
 
-    def until_begun(self, *job_ids: str, runs: int = 1, seconds: float = PATIENCE) -> list[Line]:
+    def until_begun(self, *job_ids: str, runs: int = 1, seconds: float = PATIENCE) -> list[Run]:
         """Wait until each of these jobs has begun so often; answers the line of the latest begin of each."""
-        until(lambda: all(len(self.ledger.begun(each)) >= runs for each in job_ids), f"begun {runs} times", seconds)
-        return [self.ledger.begun(each)[-1] for each in job_ids]
+        until(lambda: all(len(self.run_log.begun(each)) >= runs for each in job_ids), f"begun {runs} times", seconds)
+        return [self.run_log.begun(each)[-1] for each in job_ids]
 
     def until_final(self, *job_ids: str, seconds: float = PATIENCE) -> None:
         """Wait until these jobs, or all, are final."""
@@ -285,9 +293,9 @@ def new_job(task: str, args: dict[str, Any] | None = None, **fields: Any) -> New
     return replace(template.fill((), args or {}), **fields)
 
 
-def has_two_sleepers(site: Site) -> bool:
-    """Foreman, worker, nursery and child, and what two jobs, or one, have started: not a shell that is about to."""
-    programs = site.programs()
+def has_two_sleepers(deployment: Deployment) -> bool:
+    """Foreman, worker, fork server and child, and what two jobs, or one, have started: not a shell that is about to."""
+    programs = deployment.programs()
     return len(programs) == 6 and programs.count("sleep") == 2
 
 

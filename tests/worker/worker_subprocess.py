@@ -25,7 +25,7 @@ _SLOW = {"PACKHORSE_ABORT_GRACE": "10m", "PACKHORSE_LEASE": "10m"}
 """The machine may be: nobody beats for the worker but once, when its shared status is made."""
 
 
-class Running:
+class WorkerSubprocess:
     """One worker of `tests.worker.jobs`, or of another target, on a SQLite file in `directory`."""
 
     def __init__(self, directory: Path, *options: object, target: str = "tests.worker.jobs:app", **env: str) -> None:
@@ -40,7 +40,7 @@ class Running:
         self.channel: Channel
         self._listener: threading.Thread
 
-    def start(self) -> Running:
+    def start(self) -> WorkerSubprocess:
         self.channel, theirs = Channel.pair()
         words = [
             "--url",
@@ -105,11 +105,11 @@ class Running:
     def abort(self, job: JobHandle[Any]) -> None:
         """As an operator does, and then the foreman hands it on."""
         self.storage.abort([job.id])
-        self.tell({"do": "stop", "job_id": job.id, "owner": OWNER, "fence": self.job(job).fence, "reason": "ABORTED"})
+        self.send({"do": "stop", "job_id": job.id, "owner": OWNER, "fence": self.job(job).fence, "reason": "ABORTED"})
 
     # --- the process ----------------------------------------------------------------------------------------------
 
-    def tell(self, message: dict[str, Any]) -> None:
+    def send(self, message: dict[str, Any]) -> None:
         assert self.channel.send(message)
 
     def wait(self) -> tuple[int, str]:

@@ -1,4 +1,4 @@
-"""A small world of stored things, and one call of every operation of the contract that changes it.
+"""A small sample of stored things, and one call of every operation of the contract that changes it.
 
 The clock stands still, so a call made twice on equal files leaves equal files. That is what lets
 `test_killed_in_the_middle.py` say: the file is exactly as before, or exactly as after.
@@ -49,13 +49,13 @@ TOMORROW: Migration = (
 QUEUES = {"mail": 1, "print": 2, "waiting": 1}
 
 
-def open_world(path: Path) -> SQLite:
-    """The world as it is now."""
+def open_sample(path: Path) -> SQLite:
+    """The sample as it is now."""
     return SQLite(path, now=ManualClock(NOW), options=Options(synchronous="off"))  # killing needs no flushing
 
 
 def build(path: Path) -> None:
-    """Make the world in a file."""
+    """Make the sample in a file."""
     clock = ManualClock(BEGINNING)
     storage = SQLite(path, now=clock, options=Options(synchronous="off"))
     fill(storage, clock)
@@ -63,7 +63,7 @@ def build(path: Path) -> None:
 
 
 def fill(storage: Storage, clock: ManualClock) -> None:
-    """Make the world: what happened forty days ago, and what is going on now."""
+    """Make the sample: what happened forty days ago, and what is going on now."""
     clock.set(BEGINNING)
     _build_the_past(storage)
     clock.set(NOW - 10 * SECOND)
