@@ -67,7 +67,7 @@ def test_what_waited_waits_again_where_it_is_imported(yard: Yard, packhorse: Cal
         " 1 skipped: running\n"
     )
     assert "1 skipped: aborted" in second.stdout
-    assert "4 there already" in second.stdout
+    assert "4 exist already" in second.stdout
     new = open_storage(f"sqlite:///{yard.directory / 'new.db'}")
     found = new.get(later.id)
     assert found is not None
