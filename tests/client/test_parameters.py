@@ -83,7 +83,7 @@ def told(function: Callable[..., Any], **defaults: Any) -> Signature:
     return signature
 
 
-def test_the_names_the_schemas_and_what_is_needed_are_told():
+def test_names_schemas_and_required_parameters_are_announced():
     assert parameters_of(Signature.of(resize)) == Parameters(
         (
             Parameter("image", {"type": "integer"}, True, True),

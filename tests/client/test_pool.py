@@ -121,7 +121,7 @@ def test_starting_and_stopping_twice_does_nothing(app: Packhorse):
     assert not hasattr(pool, "join")
 
 
-def test_a_pool_runs_as_many_jobs_at_once_as_it_was_told_and_no_more(app: Packhorse):
+def test_a_pool_runs_as_many_jobs_as_its_concurrency(app: Packhorse):
     running, most, lock = 0, 0, threading.Lock()
     three = threading.Barrier(3)
 
@@ -447,7 +447,7 @@ def test_a_job_that_does_not_end_does_not_run_beside_itself(url: str, monkeypatc
             until(lambda: len(of_workers()) == 1, "its first worker is gone")
 
 
-def test_a_pool_with_a_job_that_does_not_end_stops_at_once(app: Packhorse):
+def test_a_pool_with_a_job_that_does_not_end_stops_immediately(app: Packhorse):
     stubborn = Stubborn(app)
     pool = app.pool(1).start()
     job = app.enqueue("stubborn")
@@ -613,7 +613,7 @@ def test_queues_that_cannot_be_are_refused(app: Packhorse, queues: Any, why: str
         app.pool(queues=queues)
 
 
-def test_a_storage_that_cannot_be_used_at_all_is_told_by_drain(app: Packhorse):
+def test_drain_raises_for_a_storage_that_cannot_be_used(app: Packhorse):
     app.count()
     app.storage._db.write("spoil", lambda tx: tx.execute("UPDATE packhorse_meta SET value = 9999"))  # type: ignore[attr-defined]
     app.storage.close()

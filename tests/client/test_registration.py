@@ -89,7 +89,7 @@ def test_it_comes_into_the_queue_of_its_task_and_gets_its_priority_but_for_what_
     assert [event.data["by"] for event in plain.events() if event.kind is Kind.QUEUE_CHANGED] == ["its task"]
 
 
-def test_the_other_options_that_nobody_chose_are_those_of_its_task_too(storage: Storage) -> None:
+def test_other_options_that_were_not_chosen_come_from_the_task_too(storage: Storage) -> None:
     options: dict[str, Any] = {"expires": "1h", "total_timeout": "2h", "max_halts": 1, "persistent": True}
     stranger = Packhorse(storage)
     plain, later = stranger.enqueue("charge"), stranger.enqueue("charge", delay=60)
@@ -229,7 +229,7 @@ def test_who_comes_second_writes_nothing_for_what_is_settled(storage: Storage, m
     assert not writes
 
 
-def test_a_task_that_was_known_before_moves_nobody(storage: Storage) -> None:
+def test_a_task_that_was_known_before_moves_no_job(storage: Storage) -> None:
     app = app_with(storage)
     announce(storage, app.announcements())
     job = app.enqueue("charge", priority=1)

@@ -135,7 +135,7 @@ def test_a_temporary_storage_is_the_same_in_every_process(tmp_path: Path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_reaches_the_crew_once(tmp_path: Path, number: signal.Signals):
+def test_a_signal_reaches_the_workers_once(tmp_path: Path, number: signal.Signals):
     (tmp_path / "script.py").write_text(f"{SCRIPT}\napp.run(max=1)\nif __name__ == '__main__':\n    print('over')\n")
     program = start(tmp_path, "script.py")
     until(lambda: len(notes(tmp_path)) == 2, "the jobs ran")
@@ -150,7 +150,7 @@ def test_a_signal_reaches_the_crew_once(tmp_path: Path, number: signal.Signals):
         os.kill(worker, 0)
 
 
-def test_a_script_that_is_killed_takes_its_crew_along(tmp_path: Path):
+def test_the_workers_of_a_killed_script_end(tmp_path: Path):
     (tmp_path / "script.py").write_text(f"{SCRIPT}\napp.run(max=1)\n")
     program = start(tmp_path, "script.py")
     until(lambda: len(notes(tmp_path)) == 2, "the jobs ran")
@@ -249,7 +249,7 @@ def test_an_app_of_another_module_is_named_by_that(app: Packhorse, main: ModuleT
         ("/srv/run", True, "/srv/run does not end in .py"),
     ],
 )
-def test_an_app_that_nobody_can_import_is_told(
+def test_an_app_that_cannot_be_imported_raises(
     app: Packhorse, main: ModuleType, file: str | None, is_global: bool, why: str
 ):
     if file:

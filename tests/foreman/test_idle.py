@@ -170,7 +170,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     return clock
 
 
-def test_an_idle_crew_makes_less_than_one_read_a_second(
+def test_idle_workers_make_less_than_one_read_a_second(
     server: Counted,
     foreman_storage: Storage,
     worker_storage: Storage,

@@ -73,7 +73,7 @@ def watched() -> Watched:
     return Watched()
 
 
-def test_it_looks_once_a_second_and_wakes_nobody_for_nothing(watched: Watched) -> None:
+def test_it_polls_once_a_second_and_wakes_nothing_without_need(watched: Watched) -> None:
     watched.rings.reset_mock()
 
     assert watched.poller.step() == 1.0
@@ -81,7 +81,7 @@ def test_it_looks_once_a_second_and_wakes_nobody_for_nothing(watched: Watched) -
     watched.rings.assert_not_called()
 
 
-def test_it_looks_less_often_while_nothing_happens_and_at_once_when_a_job_begins(
+def test_it_polls_less_often_while_idle_and_immediately_when_a_job_starts(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = [watched.poller._busy_at]
@@ -148,7 +148,7 @@ def test_the_backlog_is_read_while_jobs_are_in_line_and_nothing_waits_when_none_
     watched.rings.assert_called_once()  # there may be fewer workers now
 
 
-def test_while_the_storage_is_away_nobody_knows_what_waits(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_the_storage_is_away_the_demand_is_unknown(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as away:
         away.setattr(watched.storage, "poll", Mock(side_effect=StorageUnavailable("gone")))
         with pytest.raises(StorageUnavailable):
@@ -202,7 +202,7 @@ def test_the_chores_hear_of_it(watched: Watched) -> None:
     assert watched.chore_runner.on_poll.call_args.args[0].due_in == SECOND
 
 
-def test_that_the_storage_was_moved_is_told_in_the_log_and_again_every_ten_minutes(
+def test_a_moved_storage_is_logged_every_ten_minutes(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     seconds = [1_000.0]
@@ -227,7 +227,7 @@ def test_that_the_storage_was_moved_is_told_in_the_log_and_again_every_ten_minut
     assert len(told_within(10)) == 1
 
 
-def test_the_crew_is_told_the_order_of_queues_when_it_changes(watched: Watched) -> None:
+def test_workers_get_the_order_of_queues_when_it_changes(watched: Watched) -> None:
     told = watched.workers.broadcast
 
     watched.poller.step()

@@ -110,7 +110,7 @@ def test_jobs_without_limits_and_those_that_have_not_begun_are_left_alone(storag
     assert [stored(storage, job.id).state for job in jobs] == [RUNNING, RESERVED, QUEUED]
 
 
-def test_a_foreman_that_is_not_steady_ends_nothing(storage: Memory, clock: ManualClock):
+def test_without_a_trusted_time_nothing_is_ended(storage: Memory, clock: ManualClock):
     """After an outage workers have outcomes to deliver, which say more than any limit."""
     job = in_state(storage, RUNNING, timeout=3 * SECOND)
     clock.turn("1h")

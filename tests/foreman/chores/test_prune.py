@@ -102,7 +102,7 @@ def test_it_stops_when_the_clock_is_certain_no_more():
     assert steps.taken == 2
 
 
-def test_it_goes_on_while_there_is_more():
+def test_it_continues_while_there_is_more():
     storage = create_autospec(Storage, instance=True)
     storage.prune.side_effect = [Pruned(more=True), Pruned(more=True), Pruned()]
 
