@@ -1,4 +1,4 @@
-"""Loading a user's app: found by every name it may have, and what is wrong is told in the user's own terms."""
+"""Loading a user's app: by every name it may have, with errors in the user's terms."""
 
 from __future__ import annotations
 

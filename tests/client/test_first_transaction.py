@@ -81,7 +81,9 @@ def test_an_unknown_task_is_not_read_again_meanwhile(path: Path, connection: sql
         first = app.enqueue("elsewhere", {"n": 1}, connection=connection)
         connection.commit()
         connection.execute("INSERT INTO sales VALUES (2)")
-        app.enqueue("elsewhere", {"n": 2}, connection=connection)  # the tables are there, nobody has opened them yet
+        app.enqueue(
+            "elsewhere", {"n": 2}, connection=connection
+        )  # the tables exist, but no connection has opened them yet
         connection.commit()
 
         assert first.refresh().args == {"n": 1}

@@ -1,4 +1,4 @@
-"""Handles: they look when asked, wait, tell why, and steer; what the storage refuses they explain."""
+"""Handles: they read when needed, wait, explain, and operate on jobs; they explain what the storage rejects."""
 
 from __future__ import annotations
 
@@ -390,7 +390,7 @@ def test_a_job_far_behind_is_not_counted_out(app: Packhorse, send: Task[..., Any
 
 
 class Hasty(Memory):
-    """Somebody takes the next job whenever the line is looked at."""
+    """Another worker takes the next job whenever the queue is read."""
 
     def find(self, *args: Any, **options: Any) -> Page:
         self.reserve("ann", {"send_notice": 1}, 1)

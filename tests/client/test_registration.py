@@ -303,7 +303,7 @@ def test_a_worker_that_does_not_say_how_often_leaves_it_at_the_usual_number(stor
     storage.join(WorkerInfo("ruby"))
 
     for _ in range(4):
-        until(lambda: storage.promote() or job.refresh().state is State.QUEUED, "it is in line")
+        until(lambda: storage.promote() or job.refresh().state is State.QUEUED, "it is queued")
         (held,) = storage.reserve("ruby", {"charge": 1}, 1)
         storage.finish([Failed(held.token, FAILURE, retry_in=1)])
         time.sleep(0.001)

@@ -48,7 +48,7 @@ def start(folder: Path, *words: str) -> subprocess.Popen[str]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        # Whoever runs the tests in the background has SIGINT ignored, and children inherit that.
+        # A shell that runs tests in the background ignores SIGINT, and children inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         text=True,
     )
@@ -155,15 +155,15 @@ def test_the_workers_of_a_killed_script_end(tmp_path: Path):
     program = start(tmp_path, "script.py")
     until(lambda: len(notes(tmp_path)) == 2, "the jobs ran")
     with Packhorse(f"sqlite:///{tmp_path / 'jobs.db'}") as app:
-        crew = [worker.pid for worker in app.storage.workers()]
+        workers = [worker.pid for worker in app.storage.workers()]
 
         program.kill()
         _, err = program.communicate(timeout=60)  # the foreman has it open too, until it ends
 
         assert "the program that started it has ended" in err
         assert app.storage.workers() == [], "they have left in order"
-    assert len(crew) == 2
-    until(lambda: not any(is_alive(pid) for pid in crew), "the foreman and its worker are gone")
+    assert len(workers) == 2
+    until(lambda: not any(is_alive(pid) for pid in workers), "the foreman and its worker are gone")
 
 
 def test_a_prompt_has_no_file_to_hand_to_workers(tmp_path: Path):

@@ -90,7 +90,7 @@ def test_a_job_is_there_when_the_transaction_commits(driven: CallerDatabase) -> 
 
 def test_a_job_vanishes_with_the_transaction(driven: CallerDatabase) -> None:
     connection = driven.connect()
-    driven.app.enqueue("send", {"to": "ann"}, connection=connection)  # before anything else: it begins the transaction
+    driven.app.enqueue("send", {"to": "ann"}, connection=connection)  # first, because it begins the transaction
     run(connection, driven.insert)
     connection.rollback()
 
@@ -206,8 +206,8 @@ def test_a_transaction_that_the_caller_has_begun_in_words_of_his_own_is_seen(dri
 
 
 class OtherDriver:
-    """A connection of PyMySQL, as it looks to who does not know this driver: only the server can tell whether a
-    transaction is open."""
+    """A connection of PyMySQL that looks like one of an unknown driver: only the server can say whether a transaction
+    is open."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -323,13 +323,13 @@ def test_a_connection_to_another_kind_of_database_is_refused(postgres: CallerDat
 
 @needs_postgres
 def test_a_connection_to_another_database_of_the_server_is_refused(postgres: CallerDatabase) -> None:
-    """Even if there are tables of ours in it: whoever looks for the job would not find it there."""
+    """Even if that database has tables of Packhorse: a worker of this one would not find the job there."""
     other = Packhorse(f"{new_database_url()}?schema={postgres.jobs_url.rpartition('=')[2]}")
     assert other.count() == 0
     with psycopg.connect(other.storage._db.address) as connection:
         with pytest.raises(BadValue, match="this connection is to the database d"):
             postgres.app.enqueue("send", {"to": "ann"}, connection=connection)
-        connection.execute("SELECT 1")  # what it does besides goes on
+        connection.execute("SELECT 1")  # its other work continues
 
     assert other.count() == 0
     other.close()
@@ -407,7 +407,7 @@ def test_a_sleeper_is_woken_by_the_commit_and_not_before(postgres: CallerDatabas
 
 @pytest.fixture(params=[pytest.param("postgres", marks=needs_postgres), pytest.param("mysql", marks=needs_mysql)])
 def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CallerDatabase]:
-    """A place on a server: several transactions write at once."""
+    """A place on a server: several transactions write concurrently."""
     place = CallerDatabase(request.param, tmp_path)
     join(place.app.storage)
     place.app.storage.reserve("ann", {"send": 1}, 1)  # the job that is there from the start
@@ -995,7 +995,7 @@ def mysql(tmp_path: Path) -> Iterator[CallerDatabase]:
 
 @needs_mysql
 def test_a_long_open_transaction_blocks_no_other(mysql: CallerDatabase) -> None:
-    """Not even one that enqueues a unique job under a name that nobody knows, in MySQL's usual isolation."""
+    """Not even one that enqueues a unique job under a new name, in MySQL's default isolation."""
     keyed = mysql.app.task(send, name="keyed", unique=True)
     connection = mysql.connect()
     keyed.using(connection=connection).enqueue("ann")

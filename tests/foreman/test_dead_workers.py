@@ -18,7 +18,7 @@ from packhorse.storage.records import WorkerInfo
 
 
 class Slow(Memory):
-    """A storage in which something else happens while it takes leave of somebody."""
+    """A storage in which something else happens while a worker leaves."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ from packhorse.foreman import process_tree
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter, WorkerInfo
 from tests.children import PATIENCE, until
-from tests.foreman.watching import LEASE, Start, add, children_left, state_of
+from tests.foreman.watching import LEASE, Start, add, remaining_children, state_of
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="looks at processes through /proc")
 
@@ -82,7 +82,7 @@ def test_a_job_that_kills_its_workers_is_dead_after_a_few(start: Start, storage:
     add(storage, 1, "die", code=3)
     until(lambda: state_of(storage, 1) == "dead", "it has killed as many workers as it may")
 
-    until(lambda: foreman.report().get("deaths") == 3, "three deaths are told")
+    until(lambda: foreman.report().get("deaths") == 3, "three deaths are reported")
     until(lambda: len(foreman.workers()) == 1, "there is a worker again")
     until(lambda: foreman.report().get("rescued") == 3, "each time it was taken back")
 
@@ -153,7 +153,7 @@ def test_with_a_minimum_of_none_a_worker_comes_with_the_first_job_and_goes_after
     start: Start, storage: Storage
 ) -> None:
     foreman = start(online=0, min_workers=0)
-    until(lambda: foreman.report().get("wanted") == 0, "nobody is wanted")
+    until(lambda: foreman.report().get("wanted") == 0, "no worker is wanted")
 
     add(storage, 1)
 
@@ -218,7 +218,7 @@ def test_a_worker_whose_first_message_was_not_read_yet_is_drained_too(
 def test_others_see_immediately_that_it_takes_no_jobs(
     start: Start, storage: Storage, number: signal.Signals, state: str
 ) -> None:
-    foreman = start(heartbeat=600 * SECOND, lease=1_800 * SECOND)  # nobody waits for that
+    foreman = start(heartbeat=600 * SECOND, lease=1_800 * SECOND)  # nothing waits for that
     add(storage, 1, "hold")
     until(lambda: state_of(storage, 1) == "running", "a job runs")
 
@@ -303,7 +303,7 @@ def test_ttin_shows_what_everybody_is_doing(start: Start) -> None:
     foreman.signal(signal.SIGTTIN)
     shown = ""
     assert foreman.process.stderr is not None
-    while not ("the stacks of a worker" in shown and "in _turn" in shown):  # two signals at once come in any order
+    while not ("the stacks of a worker" in shown and "in _turn" in shown):  # two signals may arrive in any order
         line = foreman.process.stderr.readline()
         assert line, "it has ended without a word"
         shown += line
@@ -364,8 +364,8 @@ def test_a_worker_that_a_signal_has_stopped_is_killed_before_its_lease_is_over(s
 
 def test_a_worker_that_a_signal_stops_before_it_is_online_is_killed_too(start: Start) -> None:
     foreman = start(online=0, mode="frozen", lease=LEASE)
-    until(lambda: children_left([foreman]), "it is started")
-    pid = children_left([foreman])[0]
+    until(lambda: remaining_children([foreman]), "it is started")
+    pid = remaining_children([foreman])[0]
 
     until(lambda: not process_tree.is_alive(pid), "it is killed when a lease is almost over")
 
@@ -402,14 +402,14 @@ def test_a_foreman_and_its_workers_survive_a_storage_that_is_away(start: Start, 
 def test_nothing_survives_a_foreman_that_is_killed(start: Start, scratch: Path) -> None:
     foreman = start(online=2, min_workers=2, max_workers=2)
     until(lambda: foreman.report().get("online") == 2, "both have said that they are online")
-    until(lambda: not boards_in(scratch), "and no board bears a name any more")
+    until(lambda: not boards_in(scratch), "and no shared status has a name any more")
     pids = foreman.pids()
 
     foreman.process.kill()
     foreman.process.wait()
 
     until(lambda: not any(map(process_tree.is_alive, pids)), "its workers are gone")
-    assert children_left([foreman]) == []
+    assert remaining_children([foreman]) == []
     assert boards_in(scratch) == []
 
 
@@ -476,7 +476,7 @@ def test_in_a_burst_the_foreman_ends_when_its_workers_find_nothing_more(start: S
     assert state_of(storage, 1) == "completed"
     assert storage.workers() == []
     started = storage.events(EventFilter(subject=Subject.WORKER, kind=Kind.STARTED))
-    assert len(started) == 1, "nobody takes the place of a worker that found nothing more"
+    assert len(started) == 1, "a worker that found nothing more is not replaced"
 
 
 def test_in_a_burst_a_worker_is_not_replaced_even_if_its_exit_comes_first(

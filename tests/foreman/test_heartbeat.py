@@ -64,7 +64,7 @@ def test_the_time_that_the_lookout_has_seen_is_as_good(
 ) -> None:
     now = clock()
     heartbeat.on_poll(PollResult(now), NOW, NOW)
-    monkeypatch.setattr(heartbeat._storage, "now", lambda: pytest.fail("it demand not be asked"))
+    monkeypatch.setattr(heartbeat._storage, "now", lambda: pytest.fail("the clock need not be read"))
 
     assert heartbeat.trusted_time() == now
 

@@ -41,7 +41,7 @@ def server() -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever is called may take its time: the machine may be busy."""
+    """A called program may take its time: the machine may be busy."""
     monkeypatch.setattr(liveness, "_CALL_TIMEOUT", PATIENCE)
 
 

@@ -97,7 +97,7 @@ def test_one_worker_is_stopped_and_not_replaced(start: Start) -> None:
     is_followed(foreman, give(foreman, ForemanOrder(ForemanAction.STOP, worker=first.id)))
 
     until(lambda: not process_tree.is_alive(first.pid), "it has ended")
-    until(lambda: foreman.pids() == {second.pid}, "the other goes on")
+    until(lambda: foreman.pids() == {second.pid}, "the other continues")
     assert foreman.report()["wanted"] == 1
 
 

@@ -1,5 +1,5 @@
-"""The poller: who is told what, and who is left in peace. That a real foreman reacts is seen in `test_foreman.py` and
-`test_orders.py`."""
+"""The poller: which threads get its result, and which are left alone. `test_foreman.py` and `test_orders.py` test that
+a real foreman reacts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def is_woken(loop: BackgroundLoop) -> bool:
 
 
 class Watched:
-    """A poller, those whom it tells, and what the one worker of the workers hears."""
+    """A poller, its receivers, and the messages to the one worker."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -210,21 +210,21 @@ def test_a_moved_storage_is_logged_every_ten_minutes(
     caplog.set_level(logging.WARNING, "packhorse")
     watched = Watched()
 
-    def told_within(minutes: float) -> list[str]:
+    def logged_within(minutes: float) -> list[str]:
         caplog.clear()
         for _ in range(round(minutes * 60)):
             seconds[0] += 1.0
             watched.poller.step()
         return caplog.messages
 
-    assert told_within(2) == []
+    assert logged_within(2) == []
     closing = Move("copy", Stage.CLOSING, "redis://elsewhere", 1)
     watched.storage.set_move(closing, expected=None)
-    assert told_within(2) == ["this storage is being moved to redis://elsewhere; no job starts meanwhile"]
+    assert logged_within(2) == ["this storage is being moved to redis://elsewhere; no job starts meanwhile"]
     watched.storage.set_move(Move("copy", Stage.MOVED, "redis://elsewhere", 1), expected=closing)
     left = "no more jobs come from it: start workers on the new one"
-    assert told_within(9) == [f"this storage was moved to redis://elsewhere; {left}"]
-    assert len(told_within(10)) == 1
+    assert logged_within(9) == [f"this storage was moved to redis://elsewhere; {left}"]
+    assert len(logged_within(10)) == 1
 
 
 def test_workers_get_the_order_of_queues_when_it_changes(watched: Watched) -> None:

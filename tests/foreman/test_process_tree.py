@@ -105,7 +105,7 @@ def test_a_session_is_killed_with_all_groups_in_it() -> None:
 def test_the_remains_of_a_process_are_not_alive() -> None:
     pid = os.posix_spawn("/bin/true", ["true"], {})
 
-    until(lambda: not is_alive(pid), "it has ended, and nobody has reaped it")
+    until(lambda: not is_alive(pid), "it has ended, and is not reaped")
 
     assert reap({pid}) == set()
     assert reap({pid}) == set()  # not ours any more

@@ -1,4 +1,4 @@
-"""Tell results: what ended in no worker of ours is told to one, at least once, and once if no foreman dies."""
+"""Result handlers for jobs that ended in no worker of ours are called at least once, and once if no foreman dies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) 
 
 
 class Foreman:
-    """One that looks for ends, and what it has told its workers."""
+    """A chore that follows the ends, and what it has passed to its workers."""
 
     def __init__(self, storage: Storage, name: str = "boss", target: str = "shop:app", **info: object) -> None:
         self.storage = storage
@@ -43,7 +43,7 @@ class Foreman:
         self.info = {"target": target, HAS_RESULT_HANDLERS: True, **info}
         self.join()
         self.chore = CallResultHandlers(storage, Settings(), lambda: self.id, self._tell, now=storage.now)
-        self.chore.run()  # what was there before the first of its app is not told
+        self.chore.run()  # ends before the first foreman of its app are skipped
 
     def join(self) -> None:
         self.storage.join(WorkerInfo(self.id, Subject.FOREMAN, info=self.info))
@@ -55,7 +55,7 @@ class Foreman:
 
 
 def pass_time(clock: ManualClock, seconds: int, *foremen: Foreman) -> None:
-    """Let time pass, in which these live and do their chore, and nobody else."""
+    """Let time pass, in which only these live and run their chore."""
     for _ in range(seconds):
         clock.turn(1)
         for foreman in foremen:
@@ -307,7 +307,7 @@ def test_foremen_without_handlers_or_workers_tell_nothing_while_another_can(stor
 
 
 def test_one_that_was_there_before_the_first_mark_begins_when_it_joined(storage: Storage, clock: ManualClock):
-    storage.join(WorkerInfo("dies at once", Subject.FOREMAN, info={"target": "shop:app"}))
+    storage.join(WorkerInfo("dies immediately", Subject.FOREMAN, info={"target": "shop:app"}))
     clock.turn(1)
     next_one = Foreman(storage, "next")
     jobs = abort_some(storage)

@@ -19,7 +19,7 @@ from packhorse.storage.records import ClientInfo, EventFilter, Pruned, Retention
 
 
 class Steps:
-    """A storage in which something is left for ever, and of which each step takes its time."""
+    """A storage in which something is always left, and of which each step takes its time."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds

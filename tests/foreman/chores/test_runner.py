@@ -11,7 +11,7 @@ from packhorse.storage.records import PollResult
 
 
 class Recorded:
-    """A chore that answers what it is told to, and notes when it ran."""
+    """A chore that returns what it should, and records when it ran."""
 
     def __init__(self, clock: Clock, name: str, interval: float, answers: Iterator[float | Exception | None]) -> None:
         self.name = name
