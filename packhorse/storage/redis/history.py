@@ -36,7 +36,7 @@ class History:
     # --- events -----------------------------------------------------------------------------------------------------
 
     def events(self, where: EventFilter, *, limit: int = 100, newest_first: bool = False) -> list[Event]:
-        fitting = (event for event in self._walk_events(where, limit, newest_first) if _fits(event, where))
+        fitting = (event for event in self._walk_events(where, limit, newest_first) if where.matches(event))
         return list(itertools.islice(fitting, max(limit, 0)))
 
     def _walk_events(self, where: EventFilter, limit: int, newest_first: bool) -> Iterator[Event]:
@@ -159,16 +159,3 @@ def failure_in(words: Sequence[bytes]) -> FailureGroup:
 def _may_have(packed: bytes, kinds: Sequence[bytes]) -> bool:
     """May this entry have events of one of these kinds?"""
     return not kinds or any(kind in packed for kind in kinds)
-
-
-def _fits(event: Event, where: EventFilter) -> bool:
-    return (
-        where.job_id in (None, event.job_id)
-        and where.subject in (None, event.subject)
-        and where.kind in (None, event.kind)
-        and (not where.kinds or event.kind in where.kinds)
-        and where.queue in (None, event.queue)
-        and where.owner in (None, event.owner)
-        and (where.after is None or event.id > where.after)
-        and (where.before is None or event.id < where.before)
-    )
