@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from packhorse.core.clock import DAY, HOUR, SECOND
 from packhorse.core.codec import DEPTH_LIMIT
 from packhorse.core.errors import BadValue, WorkerExists
-from packhorse.core.event import Kind, Subject
+from packhorse.core.event import Event, Kind, Subject
 from packhorse.core.job import HELD, Job, NewJob, Operation, Reason, State, Token, is_legal
 from packhorse.core.metrics import CAUSE_LEVELS, DAYS, HOURS, LEVELS, MINUTES, Level
 
@@ -472,6 +472,18 @@ class EventFilter(msgspec.Struct, frozen=True):
     after: int | None = None  # ids greater than this
     before: int | None = None  # ids smaller than this
     kinds: frozenset[Kind] = frozenset()  # one of these
+
+    def matches(self, event: Event) -> bool:
+        return (
+            self.job_id in (None, event.job_id)
+            and self.subject in (None, event.subject)
+            and self.kind in (None, event.kind)
+            and (not self.kinds or event.kind in self.kinds)
+            and self.queue in (None, event.queue)
+            and self.owner in (None, event.owner)
+            and (self.after is None or event.id > self.after)
+            and (self.before is None or event.id < self.before)
+        )
 
 
 class LogKind(StrEnum):

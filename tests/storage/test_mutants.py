@@ -1,4 +1,4 @@
-"""Do the model test and its laws see the bugs that they look for? Each mutant is one deliberate bug, put into SQLite
+"""Do the model test and its invariants find bugs? Each mutant is one deliberate bug, put into SQLite
 or into what all storages share; the machine must notice it.
 
 A mutant that changes a piece of SQL names the piece, so that it fails loudly when the statement has become another.
@@ -271,7 +271,7 @@ def a_repeated_id_is_added_again_to_the_charts(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(hot_path.HotPath, "enqueue", counted)
 
 
-# --- bugs that every storage would share, seen by the laws alone ------------------------------------------------------
+# --- bugs that every storage would share, found by the invariants alone---
 
 
 @mutant()

@@ -224,7 +224,7 @@ class Server:
 
     def after_fork(self) -> None:
         """In a forked child: the connections and locks belong to the parent."""
-        self.meter.part_ways()
+        self.meter.reset_lock()
         self._topology.after_fork()
         self.pool.after_fork()
 

@@ -433,7 +433,7 @@ class Database:
         """Called in the child after the fork: the threads of the parent, and the locks that they hold, are not here."""
         if self._writer is not None or self._readers or self._version_reader is not None:
             _inherited.append((self._writer, self._readers, self._version_reader))
-        self.meter.part_ways()
+        self.meter.reset_lock()
         self._forget()
 
     # --- closing --------------------------------------------------------------------------------------------------
