@@ -1,4 +1,4 @@
-"""The address of a MySQL or MariaDB storage, taken apart: where the server is, who asks, and what may be chosen."""
+"""Parses the address of a MySQL or MariaDB storage."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ class Address(NamedTuple):
 
 
 def trusting() -> ssl.SSLContext:
-    """Encrypts, and takes the server's word for who it is. So it need not read all certificates of this machine, which
-    would take longer than all else at the opening of a connection."""
+    """Encrypts without verifying the server, so that it need not read all certificates of this machine, which would
+    take longer than everything else about a connection."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
