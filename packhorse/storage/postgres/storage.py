@@ -247,7 +247,7 @@ class Postgres(ServerStorage):
     def _read_server(self) -> list[Any]:
         """Which database of which running server has the jobs. This also creates missing tables, which the caller's
         transaction must not do."""
-        ((_, *self._server),) = self._db.read("which_server", self._sql["which_server"])
+        ((_, *self._server),) = self._db.read("whereabouts", self._sql["which_server"])
         return self._server
 
     # --- queries --------------------------------------------------------------------------------------------------
