@@ -226,7 +226,7 @@ class Engine(Storage, Generic[T]):
             pass
 
     def heartbeat(self, reports: Mapping[str, Mapping[str, Any]]) -> HeartbeatReply:
-        now, unknown = self._write("heartbeat", lambda tx: workers.heartbeat(tx, reports))
+        now, unknown = self._write("beat", lambda tx: workers.heartbeat(tx, reports))
         return HeartbeatReply(now, unknown, self.abort_requests(list(reports)))
 
     def leave(self, owner: str, *, why: str = "stopped", ran: Collection[str] = ()) -> None:
