@@ -26,6 +26,9 @@ test-all: venv servers ## the same, plus long random searches, every mutant, eve
 check: venv ## lint, format, types, import layers, stray files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/biome ci --error-on-warnings packhorse/web/static
+	$(BIN)/djlint --lint --quiet packhorse/web/templates
+	@$(check-lines)
 	$(BIN)/mypy packhorse bench $(wildcard tests/typing)
 	$(BIN)/lint-imports --no-logo
 	@$(check-tree)
@@ -64,6 +67,12 @@ servers:
 # only. Untracked files are checked too.
 LOCKS := (^|/)(uv\.lock|poetry\.lock|pdm\.lock|Pipfile\.lock|package-lock\.json|yarn\.lock|pnpm-lock\.yaml)$$
 HOMES := (^|[^[:alnum:]_.:/-])/(home|Users|root)/[[:alnum:]_.]
+
+# A line of a template that cannot be read in a review is too long.
+define check-lines
+if awk 'length > 200 { print FILENAME ":" FNR ": longer than 200 characters"; found = 1 } END { exit !found }' \
+    packhorse/web/templates/*.html; then exit 1; fi
+endef
 
 define check-tree
 if ! git rev-parse --is-inside-work-tree >/dev/null 2>&1; then \

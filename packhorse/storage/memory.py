@@ -610,7 +610,7 @@ class Memory(Engine[Transaction]):
     @locked
     def events(self, where: EventFilter, *, limit: int = 100, newest_first: bool = False) -> list[Event]:
         events = self._tables.events.values()
-        found = (event for event in (reversed(events) if newest_first else events) if _event_fits(event, where))
+        found = (event for event in (reversed(events) if newest_first else events) if where.matches(event))
         return list(itertools.islice(found, limit))
 
     @locked
@@ -751,16 +751,3 @@ _TABLES = {section: section.value for section in Section} | {Section.LOCKS: "key
 def _is_oldest(first: Job) -> bool:
     """Return whether the first of a line has waited longer than the others; see `search_depth`."""
     return first.queued_at == first.created_at
-
-
-def _event_fits(event: Event, where: EventFilter) -> bool:
-    return (
-        where.job_id in (None, event.job_id)
-        and where.subject in (None, event.subject)
-        and where.kind in (None, event.kind)
-        and (not where.kinds or event.kind in where.kinds)
-        and where.queue in (None, event.queue)
-        and where.owner in (None, event.owner)
-        and (where.after is None or event.id > where.after)
-        and (where.before is None or event.id < where.before)
-    )

@@ -36,7 +36,7 @@ class CallMetrics:
         self._notes: deque[tuple[str, float, float]] = deque()
         self.busy_retries = 0
 
-    def part_ways(self) -> None:
+    def reset_lock(self) -> None:
         """In a forked child: a thread of the parent may hold the lock."""
         self._lock = threading.Lock()
 

@@ -1,5 +1,5 @@
-"""The pool: this process's connections to a server, opened on first use, lent to one thread at a time, never shared
-with a forked child. PostgreSQL, MySQL and the remote storage lend from one; what a connection is, they say."""
+"""A pool of connections to a server, opened on first use and lent to one thread at a time, never shared with a forked
+child. PostgreSQL, MySQL and the remote storage use it; Redis has one without locks, see `redis/pool.py`."""
 
 from __future__ import annotations
 
@@ -16,29 +16,30 @@ from packhorse.storage.metrics import CallMetrics
 
 
 class Lendable(Protocol):
-    """What is lent: a connection."""
+    """A connection that can be lent."""
 
     @property
     def is_alive(self) -> bool:
-        """Has the server not hung up?"""
+        """Whether the server has not hung up."""
 
     def is_fit_after(self, error: BaseException | None) -> bool:
-        """Can it be lent again, after a use that went well, or ended with this error? Undoes what was begun."""
+        """Undo what was begun, and return whether it can be lent again after a use that ended well or with this
+        error."""
 
     def close(self) -> None:
-        """Let go of it, whatever it is like."""
+        """Close it, in any state."""
 
 
 L = TypeVar("L", bound=Lendable)
 
-# Connections inherited through fork: the child must not use them, nor say goodbye for the parent.
+# Connections inherited through fork: the child must neither use nor close them, the parent still does.
 _inherited: list[object] = []
 
 
 class Pool(Generic[L]):
-    """Connections to the server that is shown as `place`, at most `size` of them. `connect` makes one, and `may_pass`
-    says whether what it raised may be over in a moment: of who `has_answered` more is expected. `prepare` is called
-    with the first, before it is used. `meter` counts the calls, here because a fork breaks its lock, too."""
+    """At most `size` connections to the server named `place`. `connect` opens one. `may_pass(error, has_answered)` says
+    whether opening is worth another try. `prepare` is called with the first connection before it is used. `meter`
+    counts the calls; it is here because a fork breaks its lock too."""
 
     def __init__(
         self,
@@ -57,11 +58,11 @@ class Pool(Generic[L]):
         self._connect = connect
         self._prepare = prepare
         self._may_pass = may_pass
-        self._forget()
+        self._reset()
         reset_after_fork(self)
 
-    def _forget(self) -> None:
-        self._lock = threading.Lock()  # guards what follows, for moments
+    def _reset(self) -> None:
+        self._lock = threading.Lock()  # guards the following
         self._preparing = threading.Lock()
         self._idle: list[L] = []
         self._room = threading.BoundedSemaphore(self._size)
@@ -74,8 +75,8 @@ class Pool(Generic[L]):
 
     @contextmanager
     def lent(self) -> Iterator[L]:
-        """A connection for this thread alone."""
-        room = self._room  # a fork in between gives the child another
+        """Lend a connection to this thread."""
+        room = self._room  # a child that is forked meanwhile has another
         if not room.acquire(timeout=self._patience):
             raise StorageUnavailable(
                 f"all {self._size} connections of this process to {self._place} are in use",
@@ -83,13 +84,13 @@ class Pool(Generic[L]):
             )
         closings = self._closings
         try:
-            link = self._take()
+            connection = self._take()
             try:
-                yield link
+                yield connection
             except BaseException as error:
-                self._take_back(link, room, closings, error)
+                self._take_back(connection, room, closings, error)
                 raise
-            self._take_back(link, room, closings)
+            self._take_back(connection, room, closings)
         finally:
             if room is self._room:
                 room.release()
@@ -97,59 +98,59 @@ class Pool(Generic[L]):
     def _take(self) -> L:
         while True:
             with self._lock:
-                link = self._idle.pop() if self._idle else None
-            if link is None:
+                connection = self._idle.pop() if self._idle else None
+            if connection is None:
                 return self._open()
-            if link.is_alive:
-                return link
-            self._drop(link)
+            if connection.is_alive:
+                return connection
+            self._drop(connection)
 
     def _take_back(
-        self, link: L, room: threading.BoundedSemaphore, closings: int, error: BaseException | None = None
+        self, connection: L, room: threading.BoundedSemaphore, closings: int, error: BaseException | None = None
     ) -> None:
-        """Who took it when the pool had this room, and had been closed so many times, gives it back."""
-        if room is not self._room:  # in a child that was forked meanwhile: its parent is still using it
-            _inherited.append(link)
+        """Return a connection that was lent when the pool had this room and had been closed so often."""
+        if room is not self._room:  # in a child that was forked meanwhile: the parent still uses it
+            _inherited.append(connection)
             return
-        if link.is_fit_after(error):
+        if connection.is_fit_after(error):
             with self._lock:
                 if closings == self._closings:
-                    self._idle.append(link)
+                    self._idle.append(connection)
                     return
-        self._drop(link)
+        self._drop(connection)
 
-    def _drop(self, link: L) -> None:
-        link.close()
+    def _drop(self, connection: L) -> None:
+        connection.close()
         with self._lock:
             self._opened -= 1
 
     # --- opening --------------------------------------------------------------------------------------------------
 
     def _open(self) -> L:
-        link = self.connect_patiently()
+        connection = self.connect_patiently()
         with self._lock:
             self._opened += 1
         if not self._is_prepared:
             with self._preparing:
                 if not self._is_prepared:
                     try:
-                        self._prepare(link)
+                        self._prepare(connection)
                     except BaseException:
-                        self._drop(link)
+                        self._drop(connection)
                         raise
                     self._is_prepared = True
-        return link
+        return connection
 
     def connect_patiently(self) -> L:
-        """A connection that is not of the pool. A server that is full, or starting again, may have room in a moment;
-        one that never answered is not there."""
+        """A connection outside of the pool. A server that is full or restarting may accept it in a moment; one that has
+        never answered is not there."""
         deadline = time.monotonic() + self._patience
         pause = 0.02
         while True:
             try:
-                link = self._connect()
+                connection = self._connect()
                 self._has_answered = True
-                return link
+                return connection
             except Exception as error:
                 if not self._may_pass(error, self._has_answered) or time.monotonic() + pause > deadline:
                     raise
@@ -164,16 +165,16 @@ class Pool(Generic[L]):
             return self._opened, self._opened - len(self._idle)
 
     def close(self) -> None:
-        """Close what is not in use now, and what is as soon as it comes back. The next call opens again."""
+        """Close idle connections now, and the others when they are returned. The next call opens again."""
         with self._lock:
             self._closings += 1
             idle, self._idle = self._idle, []
             self._is_prepared = False
-        for link in idle:
-            self._drop(link)
+        for connection in idle:
+            self._drop(connection)
 
     def after_fork(self) -> None:
-        """In a forked child: the parent's connections, and the locks that its threads hold, are not ours."""
+        """In a forked child: connections, and locks that threads of the parent hold, are not ours."""
         _inherited.append(self._idle)
-        self.meter.part_ways()
-        self._forget()
+        self.meter.reset_lock()
+        self._reset()

@@ -142,7 +142,7 @@ def test_the_tests_of_the_page_about_testing_pass(tmp_path: Path):
     assert f"{number} passed" in ran.stdout, ran.stdout
 
 
-def test_a_job_of_the_page_about_running_twice_runs_twice_and_has_its_effect_once():
+def test_the_jobs_of_running_twice_run_twice_and_take_effect_once():
     page: dict[str, Any] = {"__name__": "running_twice"}
     exec(compile(python_in("docs/running-twice.md"), "docs/running-twice.md", "exec"), page)
 
@@ -163,25 +163,25 @@ def test_a_job_of_the_page_about_running_twice_runs_twice_and_has_its_effect_onc
 
 
 @cases("page", PAGES)
-def test_all_other_python_can_at_least_be_read(page: Path):
+def test_all_other_python_compiles(page: Path):
     compile(python_in(str(page.relative_to(ROOT))), page.name, "exec")
 
 
-# --- what is told in full ---------------------------------------------------------------------------------------------
+# --- what is documented -----------------------------------------------------------------------------------------------
 
 
 @cases("option", sorted({*TaskKeywords.__annotations__, *JobKeywords.__annotations__}))
-def test_every_option_of_tasks_and_jobs_is_told(option: str):
+def test_every_option_of_tasks_and_jobs_is_documented(option: str):
     assert f"`{option}`" in text_of("docs/tasks.md")
 
 
 @cases("name", [*(name for name in vars(JobContext) if not name.startswith("_")), "args", "local"])
-def test_all_that_a_running_job_has_is_told(name: str):
+def test_everything_a_running_job_has_is_documented(name: str):
     assert re.search(rf"`\.{name}\b", text_of("docs/tasks.md"))
 
 
 @cases("name", [name for name in vars(JobTester) if not name.startswith("_")] + ["testing", "packhorse_testing"])
-def test_all_that_tests_are_given_is_told(name: str):
+def test_every_test_helper_is_documented(name: str):
     assert re.search(rf"`(t\.)?{name}\b", text_of("docs/testing.md"))
 
 
@@ -234,9 +234,27 @@ def test_every_link_to_a_file_leads_somewhere(page: Path):
     assert missing == []
 
 
-def test_every_path_that_the_guides_name_exists():
-    """Guides for developers write a path below `packhorse/` as `core/job.py` or `storage/engine/`."""
-    for page in ("docs/architecture.md", "docs/glossary.md", "docs/how-a-job-travels.md", "CONTRIBUTING.md"):
-        named = re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+\.(?:py|sql|lua))?)`", text_of(page))
-        missing = [path for path in named if not any((root / path).exists() for root in (ROOT / "packhorse", ROOT))]
-        assert missing == [], page
+def anchors_of(page: Path) -> set[str]:
+    """The anchors that GitHub makes from the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", BLOCK.sub("", page.read_text("utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@cases("page", PAGES)
+def test_every_link_to_a_heading_finds_it(page: Path):
+    links = re.findall(r"\]\(([^)#\s:]*)#([^)]+)\)", page.read_text("utf-8"))
+    targets = [((page.parent / link if link else page), anchor) for link, anchor in links]
+
+    assert [(path.name, anchor) for path, anchor in targets if anchor not in anchors_of(path)] == []
+
+
+GUIDES = [*(ROOT / "docs" / name for name in ("architecture.md", "glossary.md", "how-a-job-travels.md"))]
+GUIDES += [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs" / "decisions").glob("*.md"))]
+
+
+@cases("page", GUIDES)
+def test_every_path_that_a_guide_names_exists(page: Path):
+    """Pages for developers write a path below `packhorse/` as `core/job.py` or `storage/engine/`."""
+    named = re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+\.(?:py|sql|lua))?)`", page.read_text("utf-8"))
+
+    assert [path for path in named if not any((root / path).exists() for root in (ROOT / "packhorse", ROOT))] == []

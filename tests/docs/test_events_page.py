@@ -33,7 +33,7 @@ def words(text: str) -> set[str]:
 
 
 def all_that_can_happen() -> list[Event]:
-    """A storage to which everything happens that is told of."""
+    """Every event that the page describes, from one storage."""
     clock = ManualClock()
     storage = Memory(clock)
     jobs(storage, clock)

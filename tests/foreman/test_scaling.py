@@ -1,9 +1,23 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 from msgspec.structs import replace
 
-from packhorse.foreman.scaling import EXTRA_IDLE, PATIENCE, TOO_LONG, Demand, ScalingLimits, WorkerLoad, plan
+from packhorse.foreman.scaling import (
+    BROKEN_AFTER,
+    EXTRA_IDLE,
+    LONGEST_WAIT,
+    PATIENCE,
+    TOLERATED,
+    TOO_LONG,
+    CrashBackoff,
+    Demand,
+    ScalingLimits,
+    WorkerLoad,
+    plan,
+)
 
 LIMITS = ScalingLimits(least=1, most=4, slots=10, idle_stop=60, most_extra=2)
 WAITING = Demand(backlog=25, oldest_wait=PATIENCE)
@@ -52,7 +66,7 @@ def test_none_is_added_for_jobs_that_a_starting_worker_will_take() -> None:
     assert plan(replace(WAITING, backlog=11), [busy(), starting], 2, LIMITS).wanted == 3
 
 
-def test_without_any_worker_the_first_job_brings_one_at_once() -> None:
+def test_without_any_worker_the_first_job_starts_one_immediately() -> None:
     limits = replace(LIMITS, least=0)
 
     assert plan(Demand(), [], 0, limits).wanted == 0
@@ -69,7 +83,7 @@ def test_slots_that_look_idle_between_short_jobs_do_not_count_when_jobs_wait_too
 # --- less -------------------------------------------------------------------------------------------------------------
 
 
-def test_whoever_was_idle_long_enough_goes_and_the_longest_idle_first() -> None:
+def test_idle_workers_stop_the_longest_idle_first() -> None:
     loads = [busy(), idle("ben", 61), idle("cid", 65), idle("dan", 59)]
 
     result = plan(Demand(), loads, 4, LIMITS)
@@ -83,7 +97,7 @@ def test_the_minimum_stays_however_idle() -> None:
     assert (result.wanted, result.stop) == (2, [])
 
 
-def test_nobody_goes_while_jobs_wait() -> None:
+def test_no_worker_stops_while_jobs_wait() -> None:
     assert plan(Demand(backlog=1), [busy(), idle()], 2, LIMITS).stop == []
 
 
@@ -119,3 +133,114 @@ def test_an_extra_worker_goes_after_its_job_or_when_it_finds_none() -> None:
     loads = [busy(), extra("e1", done=1), extra("e2", idle_for=EXTRA_IDLE), extra("e3", busy=1)]
 
     assert plan(Demand(), loads, 1, LIMITS).stop == ["e1", "e2"]
+
+
+# --- workers that die young -------------------------------------------------------------------------------------------
+
+
+def starts_in_the_first_minute(workers: int, lives_for: float) -> int:
+    """How many workers are started when each dies after so many seconds, and the loop looks four times a second."""
+    backoff, dies_at, starts = CrashBackoff(), list[float](), 0
+    for tick in range(240):
+        now = tick / 4
+        for _ in [at for at in dies_at if at <= now]:
+            backoff.died_young(now)
+        dies_at = [at for at in dies_at if at > now]
+        while len(dies_at) < workers and backoff.may_start(now, len(dies_at)):
+            dies_at.append(now + lives_for)
+            starts += 1
+    return starts
+
+
+def test_the_first_deaths_are_followed_by_an_immediate_restart() -> None:
+    backoff = CrashBackoff()
+
+    for at in range(TOLERATED - 1):
+        backoff.died_young(at)
+
+    assert backoff.may_start(at=1.0, starting=5)
+    assert backoff.wait == 0
+
+
+def test_then_the_waits_double_up_to_a_minute() -> None:
+    backoff = CrashBackoff()
+    backoff.succeeded()
+
+    waits = []
+    for _ in range(12):
+        backoff.died_young(0.0)
+        waits.append(backoff.wait)
+
+    assert waits == [0, 0, 1, 2, 4, 8, 16, 32, 60, 60, 60, 60]
+
+
+def test_nothing_is_started_before_the_wait_is_over() -> None:
+    backoff = CrashBackoff()
+
+    for _ in range(4):
+        backoff.died_young(at=100.0)
+
+    assert backoff.seconds_left(100.5) == 1.5
+    assert not backoff.may_start(101.9, starting=0)
+    assert backoff.may_start(102.0, starting=0)
+
+
+def test_while_in_doubt_one_worker_at_a_time_is_tried() -> None:
+    backoff = CrashBackoff()
+
+    for _ in range(TOLERATED):
+        backoff.died_young(at=0.0)
+
+    assert backoff.may_start(10.0, starting=0)
+    assert not backoff.may_start(10.0, starting=1)
+
+
+def test_a_success_forgets_the_deaths() -> None:
+    backoff = CrashBackoff()
+    for _ in range(9):
+        backoff.died_young(at=0.0)
+
+    backoff.succeeded()
+
+    assert backoff.may_start(0.0, starting=3)
+    assert not backoff.is_broken
+
+
+def test_an_app_that_never_worked_is_hopeless_after_five_deaths() -> None:
+    backoff = CrashBackoff()
+
+    for _ in range(BROKEN_AFTER):
+        backoff.died_young(at=0.0)
+
+    assert backoff.is_broken
+    assert backoff.wait == LONGEST_WAIT
+
+
+def test_there_is_no_storm_of_starts_with_many_workers() -> None:
+    assert starts_in_the_first_minute(workers=1, lives_for=0.1) < 15
+    assert starts_in_the_first_minute(workers=8, lives_for=0.1) < 15
+    assert starts_in_the_first_minute(workers=1, lives_for=3.0) < 15
+
+
+def test_a_change_of_the_code_is_tried_immediately() -> None:
+    backoff = CrashBackoff()
+    backoff.succeeded()
+    for _ in range(9):
+        backoff.died_young(at=0.0)
+
+    backoff.start_over()
+
+    assert backoff.may_start(0.0, starting=1)
+    assert backoff.wait == 0
+
+
+def test_one_that_gives_up_waits_until_it_starts_over() -> None:
+    backoff = CrashBackoff(gives_up=True)
+    backoff.succeeded()
+    for _ in range(BROKEN_AFTER):
+        backoff.died_young(at=0.0)
+
+    assert backoff.wait == math.inf
+    assert not backoff.may_start(1e9, starting=0)
+    backoff.start_over()
+    assert backoff.may_start(1.0, starting=0)

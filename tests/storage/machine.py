@@ -56,7 +56,7 @@ from packhorse.storage.records import (
     WorkerInfo,
 )
 from tests.memory_disk import new_directory
-from tests.storage import laws
+from tests.storage import invariants
 from tests.storage.answers import Refusal, answer_of, answer_to_repetition, by_subject, differences, in_order, plain
 from tests.storage.choices import (
     ANY_TOKENS,
@@ -445,7 +445,7 @@ class Machine(RuleBasedStateMachine):
         keep = keep if limit == 1_000 else replace(keep, events=1_000 * DAY)
         before = self.door.events(EventFilter(), limit=ALL)
         self.both("prune", keep, limit=limit)
-        laws.check_pruned(before, self.door.events(EventFilter(), limit=ALL), self.clock() - keep.events, limit)
+        invariants.check_pruned(before, self.door.events(EventFilter(), limit=ALL), self.clock() - keep.events, limit)
         self.compare_events(EventFilter())
 
     @move(2)
@@ -531,7 +531,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def compare(self) -> None:
-        """Both hold the same jobs, and told the same events since the last time; and the laws hold."""
+        """Both hold the same jobs, and told the same events since the last time; and the invariants hold."""
         touched = self._compare_news()
         expected, actual = self.model.get_many(self.ids), self.storage.get_many(self.ids)
         assert plain(actual) == plain(expected), differences(expected, actual)
@@ -540,16 +540,16 @@ class Machine(RuleBasedStateMachine):
         before, self.jobs = self.jobs, {job.id: job for job in plain(actual)}
         for job_id, job in self.jobs.items():
             if job != before.get(job_id):
-                laws.check_job(job)
+                invariants.check_job(job)
                 touched.add(job_id)
         for job_id in touched | (before.keys() - self.jobs.keys()):
             story, now = self.story.get(job_id, []), self.jobs.get(job_id)
-            laws.check_history(now, story)
-            laws.check_replay(now, story, self.past.get(job_id, []))
+            invariants.check_history(now, story)
+            invariants.check_replay(now, story, self.past.get(job_id, []))
             if now is not None:
                 self.past.setdefault(job_id, []).append((len(story), now))
-        laws.check_tallies(self.storage.tallies(), actual)
-        laws.check_unique(actual, STRICT_KEYS)
+        invariants.check_tallies(self.storage.tallies(), actual)
+        invariants.check_unique(actual, STRICT_KEYS)
 
     def _compare_news(self) -> set[str]:
         step = len(self.told)

@@ -45,7 +45,7 @@ from tests.children import PATIENCE, forked, in_child, until
 from tests.mysql_server import MySQLServer, shared_mysql
 from tests.postgres_server import PostgresServer, new_schema_url, shared_postgres
 from tests.proxy import proxy_to
-from tests.storage import laws
+from tests.storage import invariants
 from tests.storage.conftest import chosen_storages
 
 Server = PostgresServer | MySQLServer
@@ -194,8 +194,8 @@ def test_no_acknowledged_job_is_lost_when_the_server_is_killed_under_load(server
     assert {jobs[job_id].state for job_id in told} == {COMPLETED}
     assert tallies(check) == recount(check)
     for job in random.sample(list(jobs.values()), 50):
-        laws.check_job(job)
-        laws.check_history(job, history(check, job.id))
+        invariants.check_job(job)
+        invariants.check_history(job, history(check, job.id))
     check.close()
 
 
@@ -320,8 +320,8 @@ def test_a_storm_of_steering_failing_and_finishing_leaves_every_job_whole(url: s
     at_once([lambda number=number: storm(number) for number in range(6)])
 
     for job in find_all(storages[0]):
-        laws.check_job(job)
-        laws.check_history(job, history(storages[0], job.id))
+        invariants.check_job(job)
+        invariants.check_history(job, history(storages[0], job.id))
     assert tallies(storages[0]) == recount(storages[0])
     for storage in storages:
         storage.close()

@@ -14,7 +14,7 @@ from packhorse.core.event import Event, Kind, Subject
 from packhorse.core.job import FINAL
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter
-from tests.storage.laws import check_history, check_job, check_tallies
+from tests.storage.invariants import check_history, check_job, check_tallies
 from tests.system.deployment import Deployment, until
 from tests.system.run_log import RunLog
 

@@ -21,7 +21,7 @@ from packhorse.storage.records import EventFilter, Filter
 from packhorse.storage.sqlite import SQLite
 from packhorse.storage.sqlite.schema import SCHEMA
 from tests.children import program, running
-from tests.storage.laws import check_history, check_job, check_tallies
+from tests.storage.invariants import check_history, check_job, check_tallies
 from tests.system.sample_storage import BY_NAME, ONLY_READING, OPERATIONS, Operation, build, migrate, open_sample
 
 Content = dict[str, list[tuple[Any, ...]]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from starlette.testclient import TestClient
 
@@ -85,15 +87,40 @@ def guarded(yard: Yard) -> Application:
     return make_application(patient_app(yard), decide_access("127.0.0.1", all_tokens()))
 
 
+_BLOCKS = (
+    "dd|details|dialog|div|dl|dt|figcaption|figure|form|h[1-3]|legend|li|main|nav|ol|option|p|section|select|summary"
+    "|table|tbody|td|th|thead|tr|ul|datalist|template"
+)
+
+
+def as_read(html: str) -> str:
+    """The page with the white space that a browser sees: runs are one space, and none is beside a block."""
+    parts = re.split(r"(<(?:pre|textarea)\b.*?</(?:pre|textarea)>)", html, flags=re.DOTALL)
+    for place in range(0, len(parts), 2):
+        text = re.sub(r"\s+", " ", parts[place])
+        parts[place] = re.sub(rf" ?(</?(?:{_BLOCKS})\b[^>]*>) ?", r"\1", text)
+    return "".join(parts)
+
+
+class PageClient(TestClient):
+    """A client that hands out pages as a browser reads them."""
+
+    def request(self, *args: Any, **kwargs: Any) -> httpx.Response:  # type: ignore[override]
+        response = super().request(*args, **kwargs)
+        if "text/html" in response.headers.get("content-type", ""):
+            response._text = as_read(response.text)  # type: ignore[attr-defined]
+        return response
+
+
 @pytest.fixture
 def web(application: Application) -> Iterator[TestClient]:
-    with TestClient(application, base_url=BASE, follow_redirects=False) as client:
+    with PageClient(application, base_url=BASE, follow_redirects=False) as client:
         yield client
 
 
 @pytest.fixture
 def guarded_web(guarded: Application) -> Iterator[TestClient]:
-    with TestClient(guarded, base_url=BASE, follow_redirects=False) as client:
+    with PageClient(guarded, base_url=BASE, follow_redirects=False) as client:
         yield client
 
 
@@ -115,12 +142,12 @@ def browser() -> Iterator[Any]:
 @contextmanager
 def served(application: Application) -> Iterator[str]:
     """The application behind a real server on a free port of this machine; its address."""
-    with server_state(application) as server:
+    with running_server(application) as server:
         yield server.url.removesuffix("/")
 
 
 @contextmanager
-def server_state(application: Application) -> Iterator[WebServer]:
+def running_server(application: Application) -> Iterator[WebServer]:
     """The server itself, which ends its streams in its own thread when it is told to stop."""
     server = WebServer(application, "127.0.0.1", 0)
     thread = threading.Thread(target=server.run)

@@ -275,7 +275,7 @@ def test_a_log_that_is_followed_keeps_the_level_that_was_chosen(browser: Any, ap
         page.get_by_role("link", name="warning+").click()
         page.wait_for_url("**level=warning#log")
         log = page.locator("[data-log]")
-        playwright.expect(log).to_have_text("It has written nothing of this level.")
+        playwright.expect(log).to_have_text("No log lines of this level.")
         for text in ("goes on", "warning shop: slow", "still goes on", "error shop: too slow"):
             yard.storage.append_log(job.token, [LogLine(text)])
 
@@ -406,7 +406,7 @@ def test_a_job_is_deleted_after_a_question(browser: Any, application: Applicatio
         page.goto(f"/jobs/{job.id}")
         if scripts:
             page.get_by_role("button", name="Delete …").click()
-            page.get_by_role("dialog").get_by_role("button", name="Leave it").click()
+            page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
             assert yard.get(job.id).state is State.DEAD
             page.get_by_role("button", name="Delete …").click()
             page.get_by_role("dialog").get_by_role("button", name="Delete").click()
@@ -426,7 +426,7 @@ def test_ticked_jobs_are_aborted_together(browser: Any, application: Application
         for job in jobs[:2]:
             page.locator(f'input[value="{job.id}"]').check()
         page.get_by_label("Action").select_option("abort")
-        page.get_by_role("button", name="the ticked ones").click()
+        page.get_by_role("button", name="the selected").click()
         playwright.expect(page.locator("main")).to_contain_text("2 jobs")
         page.get_by_role("button", name="Abort").click()
         page.wait_for_url("**said=bulk**")

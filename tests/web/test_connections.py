@@ -19,7 +19,7 @@ from packhorse.web.application import Application
 from packhorse.web.connections import FAREWELL, HEAD, Connections, allow_files
 from packhorse.web.security.operator import Role
 from tests.children import PATIENCE, until
-from tests.web.conftest import SECRETS, bearer, server_state
+from tests.web.conftest import SECRETS, bearer, running_server
 
 
 class Transport:
@@ -157,7 +157,7 @@ def test_connections_that_ask_nothing_keep_no_worker_from_beating(guarded: Appli
     number = 520  # beyond 500, everybody was refused
     if allow_files() < 2 * number + 500:
         pytest.skip("this process may not have so many files open")
-    with server_state(guarded) as server, silent_connections(server.port, number):
+    with running_server(guarded) as server, silent_connections(server.port, number):
         until(lambda: len(server._connections._open) >= number, "all are there")
         far = open_storage(f"http://farm:{SECRETS[Role.WORK]}@127.0.0.1:{server.port}?patience=10ms")
 
@@ -167,7 +167,7 @@ def test_connections_that_ask_nothing_keep_no_worker_from_beating(guarded: Appli
 
 
 def test_half_a_request_is_not_waited_for_but_an_answer_is(application: Application, monkeypatch: pytest.MonkeyPatch):
-    with server_state(application) as server, silent_connections(server.port, 2) as (silent, half):
+    with running_server(application) as server, silent_connections(server.port, 2) as (silent, half):
         watching = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
         watching.request("GET", "/api/v1/stream")
         stream = watching.getresponse()
@@ -199,7 +199,7 @@ def test_strangers_who_sign_in_slowly_keep_nobody_else_from_an_answer(guarded: A
     number = 520  # more than there may be pages in hand
     if allow_files() < 2 * number + 500:
         pytest.skip("this process may not have so many files open")
-    with server_state(guarded) as server, silent_connections(server.port, number) as strangers:
+    with running_server(guarded) as server, silent_connections(server.port, number) as strangers:
         for stranger in strangers:
             stranger.sendall(SLOW_LOGIN)
         until(lambda: len(server._connections._sending) == number, "all have begun")
@@ -225,7 +225,7 @@ def test_a_body_that_does_not_come_is_waited_for_only_so_long(guarded: Applicati
         b"POST /api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer " + token + b"\r\n"
         b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n"
     )
-    with server_state(guarded) as server, silent_connections(server.port, 2) as slow:
+    with running_server(guarded) as server, silent_connections(server.port, 2) as slow:
         for connection, request in zip(slow, (SLOW_LOGIN, slow_job), strict=True):
             connection.sendall(request)
         for connection in slow:
@@ -246,7 +246,7 @@ def test_who_hangs_up_in_the_middle_of_a_body_leaves_no_error_in_the_log(
 ):
     token = SECRETS[Role.OPERATE].encode()
     head = b" HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer " + token + b"\r\nContent-Length: 100\r\n\r\n{"
-    with server_state(guarded) as server, silent_connections(server.port, 3) as (one, two, three):
+    with running_server(guarded) as server, silent_connections(server.port, 3) as (one, two, three):
         one.sendall(SLOW_LOGIN)
         two.sendall(b"POST /api/v1/jobs" + head)
         three.sendall(b"POST /queues/mail/pause" + head)
@@ -264,7 +264,7 @@ def test_a_request_whose_end_is_told_twice_is_refused_and_nothing_behind_it_is_r
         b"POST /api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled
     )
-    with server_state(application) as server, silent_connections(server.port, 1) as (connection,):
+    with running_server(application) as server, silent_connections(server.port, 1) as (connection,):
         connection.sendall(both)
         answer = all_of(connection)
 
@@ -300,7 +300,7 @@ def test_strangers_take_no_place_from_anybody(guarded: Application, guarded_web:
 
 def test_a_worker_that_finds_too_many_others_tries_again(application: Application):
     work, *_ = application._middleware._request_groups
-    with server_state(application) as server:
+    with running_server(application) as server:
         far = open_storage(f"{server.url.rstrip('/')}?patience=10ms")
         far.join(WorkerInfo("w"))
         most, work._most = work._most, 0

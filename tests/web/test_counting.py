@@ -45,13 +45,13 @@ def test_a_page_goes_on_by_itself_and_can_be_stopped(web: TestClient):
     page = web.get("/count", params={"q": "args.user_id:42", "state": "queued"}, headers=HTML).text
 
     for number in (2, 4, 6):
-        assert f"<b>{number}</b> jobs fit" in page
+        assert f"<b>{number}</b> jobs match" in page
         assert "so far" in page
         assert re.search(r'href="/jobs\?q=args[^"]*">Stop here', page)
         form = page.partition("data-goes-on")[2].partition("</form>")[0]
         page = web.get("/count", params=dict(re.findall(r'name="(\w+)" value="([^"]*)"', form)), headers=HTML).text
 
-    assert "<b>7</b> jobs fit" in page
+    assert "<b>7</b> jobs match" in page
     assert "These are all" in page
     assert "data-goes-on" not in page
 

@@ -202,14 +202,14 @@ def steer_many_jobs(hand: Hand, yard: Yard) -> None:
         hand.page.locator(f'input[value="{job.id}"]').check()
     hand.page.get_by_label("Action").select_option("set_priority")
     hand.page.get_by_label("to", exact=True).fill("8")
-    hand.follow(hand.page.get_by_role("button", name="the ticked ones"))
+    hand.follow(hand.page.get_by_role("button", name="the selected"))
     hand.press("Set priority", "bulk")
     assert {yard.get(job.id).priority for job in ticked} == {8}
     others = [NewJob(new_id(), "resize", "bulk") for _ in range(101)]
     yard.storage.enqueue(others)
     hand.go("/jobs?state=queued&queue=bulk")
     hand.page.get_by_label("Action").select_option("delete")
-    hand.follow(hand.page.get_by_role("button", name="all 103 that fit"))
+    hand.follow(hand.page.get_by_role("button", name="all 103 matching"))
     hand.page.get_by_label("type the number").fill("103")
     hand.press("Delete", "bulk")
     assert yard.storage.get_many([job.id for job in [*ticked, *others]]) == []
@@ -225,7 +225,7 @@ def silence_a_failure(hand: Hand, yard: Yard) -> None:
     hand.visit("Failures")
     hand.follow(hand.page.get_by_role("link", name="Silenced"))
     hand.follow(hand.page.locator("#groups td.call a").first)
-    hand.press("Show it again", "unsilenced")
+    hand.press("Unsilence", "unsilenced")
     assert yard.storage.failures()[0].silenced_until is None
     hand.follow(hand.page.get_by_role("button", name="Retry all of this cause"))
     hand.press("Retry", "bulk")

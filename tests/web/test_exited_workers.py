@@ -7,10 +7,11 @@ import re
 from starlette.testclient import TestClient
 
 from packhorse.core import clock
-from packhorse.core.clock import DAY, HOUR
+from packhorse.core.clock import HOUR, ManualClock
 from packhorse.core.event import Subject
 from packhorse.core.outcome import Failed
 from packhorse.storage import open_storage
+from packhorse.storage.memory import Memory
 from packhorse.storage.records import WorkerInfo
 from packhorse.web.history import exited_workers
 from tests.cli.yard import FAILURE, FOREMAN, WORKER, Yard
@@ -101,14 +102,13 @@ def test_who_sees_one_queue_is_told_of_its_jobs_only(guarded_web: TestClient, ya
 
 
 def test_what_was_longer_ago_than_a_day_is_not_told():
-    storage = open_storage("memory://")
-    now = [DAY]
-    storage.now = lambda: now[0]  # type: ignore[method-assign]
+    clock = ManualClock()
+    storage = Memory(clock)
     storage.join(WorkerInfo(WORKER))
     storage.leave(WORKER)
     assert [each.ended.owner for each in exited_workers(storage)] == [WORKER]
 
-    now[0] += DAY
+    clock.turn("1d")
 
     assert exited_workers(storage) == []
     storage.close()

@@ -13,7 +13,7 @@ from packhorse.web.application import make_application
 from packhorse.web.security.access import decide_access
 from packhorse.web.security.tokens import Tokens
 from tests.cli.yard import Yard
-from tests.web.conftest import BASE
+from tests.web.conftest import BASE, PageClient
 
 API = "/api/v1"
 HTML = {"accept": "text/html"}
@@ -27,7 +27,7 @@ def named(yard: Yard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     application = make_application(
         Packhorse(storage=yard.storage), decide_access("127.0.0.1", Tokens(), open_mount=True)
     )
-    with TestClient(application, base_url=BASE) as web:
+    with PageClient(application, base_url=BASE) as web:
         yield web
 
 
@@ -35,7 +35,7 @@ def test_the_list_of_jobs_offers_them(named: TestClient):
     text = named.get("/jobs", headers=HTML).text
 
     assert '<a href="/jobs?q=state%3Adead+queue%3Afor-dead">@lost</a>' in text
-    parts = ["In this browser</h2>", '<input id="save-name"', "<h2>For everybody</h2>", "@lost</a>"]
+    parts = ["In this browser</h2>", '<input id="save-name"', "<h2>Shared</h2>", "@lost</a>"]
     assert sorted(parts, key=text.index) == parts
     assert named.get(f"{API}/filters").json()["items"] == [{"name": "lost", "filter": "state:dead queue:for-dead"}]
     assert {"text": "@lost", "about": "state:dead queue:for-dead"} in named.get(f"{API}/suggestions?q=@l").json()[
@@ -58,7 +58,7 @@ def test_a_name_means_its_words_where_jobs_are_counted(named: TestClient, yard: 
 
     text = named.get("/count?q=@lost since:1h", headers=HTML).text
 
-    assert "<b>1</b> job fits <code>state:dead queue:for-dead since:1h</code>. These are all." in text
+    assert "<b>1</b> job matches <code>state:dead queue:for-dead since:1h</code>. These are all." in text
     assert 'href="/jobs?q=state%3Adead+queue%3Afor-dead+since%3A1h">Back to the list' in text
 
 
@@ -79,7 +79,7 @@ def test_a_web_leaves_a_filter_out_that_nobody_can_use_and_says_so(
         Packhorse(storage=yard.storage), decide_access("127.0.0.1", Tokens(), open_mount=True)
     )
 
-    with TestClient(application, base_url=BASE) as web:
+    with PageClient(application, base_url=BASE) as web:
         page = web.get("/jobs", headers=HTML).text
         offered = web.get(f"{API}/filters").json()["items"]
         asked = web.get(f"{API}/jobs?q=@lost")

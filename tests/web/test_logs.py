@@ -151,5 +151,5 @@ def test_the_page_shows_the_level_that_was_chosen(web: TestClient, yard: Yard):
 def test_a_level_that_nothing_reaches_or_that_there_is_not(web: TestClient, yard: Yard):
     job = yard.job("running")
 
-    assert "It has written nothing of this level." in web.get(f"/jobs/{job.id}", params={"level": "error"}).text
+    assert "No log lines of this level." in web.get(f"/jobs/{job.id}", params={"level": "error"}).text
     assert "template ok" in web.get(f"/jobs/{job.id}", params={"level": "loud"}).text

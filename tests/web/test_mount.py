@@ -22,7 +22,7 @@ from packhorse.web.security.access import decide_access
 from packhorse.web.security.tokens import Tokens
 from tests.children import PATIENCE, program, running, until
 from tests.cli.yard import Yard
-from tests.web.conftest import bearer, patient_app, server_state
+from tests.web.conftest import bearer, patient_app, running_server
 from tests.web.hosting import SECRET
 
 LOOK = {"owner": "w", "queues": {"mail": 1}, "limit": 1}
@@ -130,7 +130,7 @@ def test_a_program_that_asks_by_itself_who_comes_in_may_say_so(yard: Yard):
 @pytest.mark.parametrize("header", ["Forwarded", "X-Forwarded-For", "X-Real-IP", "Via"])
 def test_without_tokens_nothing_that_came_through_a_proxy_is_answered(yard: Yard, header: str):
     application = make_application(patient_app(yard), decide_access("127.0.0.1", Tokens()))
-    with server_state(application) as server:
+    with running_server(application) as server:
         statuses = []
         for headers in ({}, {header: "203.0.113.7"}):
             connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)

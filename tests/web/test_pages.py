@@ -131,7 +131,7 @@ def test_a_job_has_a_page_in_every_state(web: TestClient, yard: Yard, state: Sta
 def test_there_are_pages_for_a_queue_a_task_and_a_failure(web: TestClient, yard: Yard):
     job = yard.job("dead", queue="mail")
 
-    assert "Next in line" in web.get("/queues/mail", headers=HTML).text
+    assert "Next jobs" in web.get("/queues/mail", headers=HTML).text
     assert "How it fails" in web.get("/tasks/resize", headers=HTML).text
     failure = web.get(f"/failures/{job.cause}", headers=HTML).text
     assert "cannot decode image" in failure
@@ -406,8 +406,8 @@ def test_ticked_jobs_are_shown_before_anything_is_done(web: TestClient, yard: Ya
     ("did", "changed", "skipped", "said"),
     [
         ("retry", "1", "0", "1 job was retried."),
-        ("abort", "1200", "1", "1,200 jobs were aborted or asked to stop, 1 left alone."),
-        ("delete", "0", "2", "No job was deleted: 2 were left alone."),
+        ("abort", "1200", "1", "1,200 jobs were aborted or asked to stop, 1 skipped."),
+        ("delete", "0", "2", "No job was deleted: 2 were skipped."),
         ("delete", "0", "0", "No job was deleted."),
         ("<b>", "x", "", "No job was changed."),
     ],
@@ -450,7 +450,7 @@ def test_of_the_ticked_those_that_change_after_the_question_are_left_alone(web: 
 
     answer = web.post("/bulk", data={**form, "seen_at": found[1], "sure": "yes"}, headers=headers)
 
-    assert "Those that change from now on are left alone." in question
+    assert "Those that change from now on are skipped." in question
     assert "changed=1&skipped=1" in answer.headers["location"]
     assert (yard.get(jobs[0].id).state, yard.storage.get(jobs[1].id)) == (State.QUEUED, None)
 
@@ -617,7 +617,7 @@ def test_the_page_of_a_queue_tells_how_much_waits_of_each_priority(web: TestClie
     yard.storage.force_start([yard.add(queue="mail", priority=2).id])
     yard.add(queue="other", priority=5)
 
-    told = told_of(web.get("/queues/mail", headers=HTML).text, "Priorities in line")
+    told = told_of(web.get("/queues/mail", headers=HTML).text, "Queued by priority")
 
     rows = [list(map(int, row)) for row in re.findall(r"(\d+) (\d+) \d+ resize", told)]
     assert rows == [[9, 3], [4, 1], [2, 1], [1, 1]]
@@ -630,7 +630,7 @@ def test_in_a_long_line_the_priorities_are_found_and_not_counted(
     for priority in (9, 9, 4):
         yard.add(queue="mail", priority=priority)
 
-    told = told_of(web.get("/queues/mail", headers=HTML).text, "Priorities in line")
+    told = told_of(web.get("/queues/mail", headers=HTML).text, "Queued by priority")
 
     assert re.findall(r"(\d+) – resize", told) == ["9", "4"]
 

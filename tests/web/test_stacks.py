@@ -51,7 +51,7 @@ def test_the_page_of_a_worker_shows_its_stacks_and_runs_nothing_of_them(web: Tes
         answer = web.post(f"/workers/{WORKER}/stacks")
         after = web.get(answer.headers["location"]).text
 
-    assert "when somebody asks" in before
+    assert "Shows the current line of every thread" in before
     assert "when somebody asks" not in after
     assert "line 7, in resize" in after
     assert "&lt;b&gt;" in after

@@ -10,7 +10,7 @@ from packhorse.web.api.stream import MOST_VIEWERS
 from packhorse.web.application import Application
 from tests.children import PATIENCE
 from tests.cli.yard import Yard
-from tests.web.conftest import MAIL_SECRET, bearer, served, server_state
+from tests.web.conftest import MAIL_SECRET, bearer, running_server, served
 
 STREAM = "/api/v1/stream"
 
@@ -120,7 +120,7 @@ def test_too_many_viewers_are_turned_away(application: Application, monkeypatch:
 
 
 def test_a_server_that_ends_ends_its_streams(application: Application):
-    with server_state(application) as server, watching(server.url.removesuffix("/")) as response:
+    with running_server(application) as server, watching(server.url.removesuffix("/")) as response:
         watched = Watched(response)
         watched.next("overview")
 

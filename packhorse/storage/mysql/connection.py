@@ -20,11 +20,11 @@ _LONGEST_SCRIPT = 1_000_000
 
 
 class UnexpectedRowCountError(Exception):
-    """A statement that was sent in good faith has met other rows than it should."""
+    """A statement has changed another number of rows than expected."""
 
 
 class Result:
-    """What a statement came to, already fetched."""
+    """The result of a statement, already fetched."""
 
     __slots__ = ("rowcount", "rows")
 
@@ -40,7 +40,7 @@ class Result:
 
 
 class MySQLConnection:
-    """A connection. Used by one thread at a time. `most` is how many bytes the server takes at once: its
+    """A connection. Used by one thread at a time. `most` is how many bytes the server accepts in one packet: its
     `max_allowed_packet`."""
 
     def __init__(self, driver: Any, sql: Mapping[str, str], dialect: Dialect, most: int) -> None:
@@ -64,13 +64,12 @@ class MySQLConnection:
         return self.script([self.render(sql, row) for row in rows])
 
     def script(self, statements: Sequence[str]) -> list[Result]:
-        """Statements that need no values any more, in as few trips as their length allows. After one that fails nothing
-        else is done."""
+        """Send rendered statements, in as few trips as their length allows. Nothing runs after one that fails."""
         answers: list[Result] = []
         batch: list[bytes] = []
         length, longest = 0, min(_LONGEST_SCRIPT, self._most)
         for statement in statements:
-            said = statement.encode()  # here: the driver would let half characters pass as stray bytes
+            said = statement.encode()  # here: the driver would send lone surrogates as bytes
             if batch and length + len(said) >= longest:
                 answers += self._send(batch)
                 batch, length = [], 0
@@ -81,9 +80,11 @@ class MySQLConnection:
     def _send(self, statements: Sequence[bytes]) -> list[Result]:
         said = b";".join(statements)
         if len(said) >= self._most:
-            # Not for the server to say: it hangs up in the middle of one that is much too long, and who has sent it
-            # would take that for an outage, and send it again.
-            raise pymysql.OperationalError(TOO_LONG, f"{len(said):,} bytes; the server takes {self._most:,} at once")
+            # Checked here: the server hangs up in the middle of a statement that is much too long, which looks like an
+            # outage, and the statement would be sent again.
+            raise pymysql.OperationalError(
+                TOO_LONG, f"{len(said):,} bytes; the server accepts {self._most:,} in one packet"
+            )
         self._cursor.execute(said)
         answers = [Result(self._cursor.fetchall(), self._cursor.rowcount)]
         while self._cursor.nextset():
@@ -91,7 +92,7 @@ class MySQLConnection:
         return answers
 
     def undo(self, savepoint: str) -> None:
-        """Back to the savepoint, unless it went with the whole transaction, or with the connection."""
+        """Roll back to the savepoint, unless it is gone with the whole transaction, or with the connection."""
         with suppress(pymysql.Error):
             self.script([f"ROLLBACK TO SAVEPOINT {savepoint}"])
 
@@ -99,15 +100,15 @@ class MySQLConnection:
         if error is None:
             return True
         if code_of(error) in READ_ONLY:
-            return False  # its server is the primary no longer, perhaps; a new connection may lead to the one that is
-        # After any other error, who knows in the middle of what it came?
+            return False  # perhaps the server is no longer the primary; a new connection may reach the one that is
+        # Any other error may have come in the middle of a result.
         is_known = isinstance(
             error, PackhorseError | pymysql.Error | UnexpectedRowCountError | LostRaceError | UnicodeEncodeError
         )
         return is_known and self._roll_back()
 
     def _roll_back(self) -> bool:
-        """End whatever was begun. False: the connection is of no use any more."""
+        """Roll back. False: the connection is unusable."""
         try:
             while self._cursor.nextset():
                 pass
@@ -118,7 +119,8 @@ class MySQLConnection:
 
     @property
     def is_alive(self) -> bool:
-        """Has the server not hung up? On a connection that nobody uses it says so, or it says nothing."""
+        """Whether the server is still there. On an idle connection it sends a message before it hangs up, or
+        nothing."""
         if not self.driver.open:
             return False
         poll = select.poll()

@@ -1,5 +1,5 @@
-"""The server: connections to it with our settings, lent by a pool, and calls on them. Repeats what lost a race with
-others, and tells errors in our own words."""
+"""The server: connections with our settings, lent by a pool, and calls on them. Repeats calls that lost a race with
+others, and translates errors."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from packhorse.storage.sql.transaction import Shared
 R = TypeVar("R")
 
 TRIES = 8
-"""How often a call is made that others make fail: deadlocks, locks that are not given."""
+"""How often a call is tried that loses to others: deadlocks, lock timeouts."""
 
 LOCK_PATIENCE = 5
 """Seconds that a statement waits for a lock."""
 
-# Each server reads the comment that is meant for it: neither knows the other's word for how long a statement may take.
-# MariaDB would turn long lists into temporary tables, and then walk over all jobs.
+# Each server reads the comments that are meant for it: their settings for how long a statement may take differ. MariaDB
+# would turn long lists into temporary tables, and then scan all jobs.
 _SESSION = (
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
     f"SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', innodb_lock_wait_timeout = {LOCK_PATIENCE},"
     " lock_wait_timeout = 30, group_concat_max_len = 67108864,"  # which MariaDB cuts lists in JSON at, too
-    # A server may have other defaults: a commit that begins the next transaction, and so leaves it open; indexes that
-    # let twins in; lists that end too soon.
+    # A server may have other defaults: a commit that begins the next transaction and leaves it open, unique indexes
+    # that are not checked, lists that end too soon.
     " completion_type = NO_CHAIN, unique_checks = 1, sql_safe_updates = 0, sql_select_limit = 18446744073709551615"
     " /*M! , max_statement_time = 30, in_predicate_conversion_threshold = 0 */"
     " /*!80000 , max_execution_time = 30000 */",
@@ -57,8 +57,8 @@ _FOR_MIGRATING = f"SET SESSION lock_wait_timeout = {LOCK_PATIENCE} /*M! , max_st
 
 
 class _Connection(pymysql.connections.Connection):
-    """Where encryption is preferred but nothing demanded, the driver would read all certificates of this machine for
-    each connection, 25 ms, to verify nothing. A driver that does not ask here only makes us slower."""
+    """Where encryption is preferred but not required, the driver would read all certificates of this machine for each
+    connection, which takes 25 ms, and verify nothing."""
 
     def _create_ssl_ctx(self, demands: Any) -> ssl.SSLContext:
         return demands if isinstance(demands, ssl.SSLContext) else trusting()
@@ -96,7 +96,7 @@ class Database:
     # --- calls ----------------------------------------------------------------------------------------------------
 
     def write(self, name: str, work: Callable[[MySQLTransaction], R]) -> R:
-        """Do `work` in a transaction, committed when this returns; all of it or nothing."""
+        """Run `work` in a transaction, committed when this returns; all of it or nothing."""
 
         def once(connection: MySQLConnection) -> tuple[R, MySQLTransaction]:
             tx = self._begin(connection)
@@ -110,7 +110,7 @@ class Database:
         return result
 
     def _begin(self, connection: MySQLConnection) -> MySQLTransaction:
-        """With the time, and the mark of a move; whoever puts one there waits until this transaction has ended."""
+        """Begin, and read the time and the mark of a move. Setting a mark waits until this transaction has ended."""
         _, answer = connection.script(["START TRANSACTION", self._sql["share_writing"]])
         ((mark, now),) = answer.rows
         return MySQLTransaction(connection, self._shared, int(now) if self._now is None else self._now(), mark)
@@ -120,7 +120,7 @@ class Database:
         return self._repeatedly(name, lambda connection: connection.rows(sql, values))
 
     def read_with(self, name: str, work: Callable[[MySQLConnection], R]) -> R:
-        """Several statements on one connection, each for itself."""
+        """Run several statements on one connection, each in a transaction of its own."""
         return self._repeatedly(name, work)
 
     def _repeatedly(self, name: str, work: Callable[[MySQLConnection], R]) -> R:
@@ -137,29 +137,29 @@ class Database:
                 is_unknown = connection is not None and name in REPEATED_CALLS and is_lost(error)
                 lost_race = isinstance(error, LostRaceError) or code_of(error) in LOST_RACES
                 if not left or not (is_unknown or lost_race):
-                    raise self.told(error) from error
+                    raise self.translated(error) from error
                 self.meter.busy_retries += 1
                 time.sleep(random.uniform(0.2, 1.0) * 0.02 * (TRIES - left))
         raise AssertionError("the last try returns or raises")
 
-    def told(self, error: Exception) -> Exception:
-        """An error in our own words."""
+    def translated(self, error: Exception) -> Exception:
+        """The error as one of ours."""
         return translate(error, self.address.shown)
 
     # --- connections ----------------------------------------------------------------------------------------------
 
     @contextmanager
     def unprepared(self) -> Iterator[MySQLConnection]:
-        """A connection for migrating, whatever the tables are like."""
+        """A connection for migrating, whatever version the tables have."""
         try:
             connection = self.pool.connect_patiently()
             try:
-                connection.script([_FOR_MIGRATING])  # an index over many jobs takes its time
+                connection.script([_FOR_MIGRATING])  # building an index over many jobs takes long
                 yield connection
             finally:
                 connection.close()
         except (pymysql.Error, OSError) as error:
-            raise self.told(error) from error
+            raise self.translated(error) from error
 
     def _prepare_first(self, connection: MySQLConnection) -> None:
         ((version, comment),) = connection.rows("SELECT version(), @@version_comment")
@@ -169,7 +169,7 @@ class Database:
 
     def _connect(self) -> MySQLConnection:
         """A new connection with our settings. Several statements may go in one trip, and an UPDATE counts the rows that
-        it has found, changed or not."""
+        it matched, changed or not."""
         try:
             connection = _Connection(
                 **self.address.for_driver(),
@@ -181,7 +181,7 @@ class Database:
                 write_timeout=90,
                 program_name="packhorse",
             )
-        except RuntimeError as error:  # so the driver says that a package is missing for this way to log in
+        except RuntimeError as error:  # a package is missing for this way of logging in
             raise lacks_package(error, self.address.shown) from error
         try:
             with connection.cursor() as cursor:

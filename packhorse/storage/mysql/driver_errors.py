@@ -1,4 +1,4 @@
-"""The server's errors in our own words, with what to do about them."""
+"""Translates the errors of PyMySQL, with what to do about them."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ def code_of(error: BaseException) -> int:
 
 
 def may_pass(error: Exception) -> bool:
-    """Will the server perhaps take a connection in a moment?"""
+    """Whether the server may accept a connection in a moment."""
     return code_of(error) in _NO_ROOM | {1053}
 
 
 def is_lost(error: Exception) -> bool:
-    """Has the connection ended in the middle of a call? Then nobody knows whether it was done."""
+    """Whether the connection broke during a call, so that the call may or may not have been done."""
     is_drivers = isinstance(error, pymysql.InterfaceError | pymysql.InternalError) and code_of(error) == 0
     return is_drivers or code_of(error) in _AWAY or isinstance(error, OSError)
 
 
 def refuse_others(version: str, comment: str) -> None:
-    """Raises StorageError for a server that speaks as MySQL does and is another, whose locks do not hold what the
-    storage relies on. Each tells its name in its version, or in the comment to it."""
-    told = f"{version} {comment}".lower()
-    name = next((name for name in _OTHERS if name.lower() in told), None)
+    """Raise StorageError for a server that is only compatible with MySQL, and whose locks do not do what the storage
+    relies on. Their names are in the version, or in its comment."""
+    named = f"{version} {comment}".lower()
+    name = next((name for name in _OTHERS if name.lower() in named), None)
     if name is not None:
         raise StorageError(
             f"the server is {name}, which is not supported ({version})",
@@ -67,7 +67,7 @@ def refuse_others(version: str, comment: str) -> None:
 
 
 def refuse_old(version: str) -> None:
-    """Raises StorageUnavailable for a server that lacks what we need. MariaDB may put a 5.5.5- before its version."""
+    """Raise StorageUnavailable for a server that is too old. MariaDB may put a 5.5.5- before its version."""
     numbers = tuple(int(number) for number in re.findall(r"\d+", version.removeprefix("5.5.5-"))[:3])
     name, least = ("MariaDB", (10, 6)) if "mariadb" in version.lower() else ("MySQL", (8, 0, 17))
     if numbers < least:
@@ -82,8 +82,7 @@ def _system_error(text: str) -> int:
 
 
 def lacks_package(error: RuntimeError, place: str) -> StorageUnavailable:
-    """The driver knows the server's way of logging in, but not without a package that it does not bring. MySQL's usual
-    way needs none through TLS, which hides the password as well."""
+    """The driver needs another package for this way of logging in. MySQL's default way needs none over TLS."""
     found = re.search(r"'(\w+)' package", str(error))
     package = found[1] if found else "cryptography"
     or_else = ", or have TLS: ?ssl_mode=required" if package == "cryptography" else ""
@@ -92,7 +91,7 @@ def lacks_package(error: RuntimeError, place: str) -> StorageUnavailable:
 
 
 def translate(error: Exception, place: str) -> StorageError | BadValue:
-    """The server's error as one of ours; `place` is the address without its password."""
+    """The error as one of ours; `place` is the address without its password."""
     code, where = code_of(error), f"the database {place}"
     text = " ".join(str(part) for part in error.args[1:] or error.args)
     if code == 1049:
@@ -100,7 +99,7 @@ def translate(error: Exception, place: str) -> StorageError | BadValue:
         return StorageUnavailable(f"there is no database {place}", why=text, hint=hint, may_pass=False)
     if code == 1045:
         hint = "check user and password"
-        return StorageUnavailable(f"{where} lets nobody in by that name", why=text, hint=hint, may_pass=False)
+        return StorageUnavailable(f"{where} refuses this user", why=text, hint=hint, may_pass=False)
     if code in _FULL or (code in _OF_THE_SYSTEM and _system_error(text) in _NO_SPACE):
         return StorageFull(f"no room in {where}", why=text, hint="free some disk space; nothing was half-written")
     if code in READ_ONLY:
@@ -108,7 +107,7 @@ def translate(error: Exception, place: str) -> StorageError | BadValue:
     if code in NOT_ALLOWED:
         hint = "grant the rights on its packhorse_ tables"
         if text.startswith(("CREATE ", "ALTER ", "DROP ", "INDEX ")):  # the view is dropped where there is one
-            hint = "packhorse migrate --sql prints what somebody else has to run; or GRANT " + _TO_MIGRATE
+            hint = "packhorse migrate --sql prints what an administrator has to run; or GRANT " + _TO_MIGRATE
         return StorageReadOnly(f"not allowed in {where}", why=text, hint=hint, may_pass=False)
     if code in _GONE:
         return StorageUnavailable(f"{where} has lost its tables", why=text, hint="packhorse migrate")

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pymysql
 
 from packhorse.core.clock import SECOND
 from packhorse.core.event import Event
 from packhorse.storage.mysql.connection import MySQLConnection
-from packhorse.storage.mysql.database import LOCK_PATIENCE
+from packhorse.storage.mysql.database import LOCK_PATIENCE, Database
 from packhorse.storage.mysql.driver_errors import LOST_RACES, NOT_ALLOWED, code_of
 from packhorse.storage.records import EventFilter
 from packhorse.storage.sql.rows import event_of, to_json
 from packhorse.storage.sql.server import old_event_condition
-from packhorse.storage.sql.statements import kinds_condition
-
-if TYPE_CHECKING:
-    from packhorse.storage.mysql.storage import MySQL
+from packhorse.storage.sql.statements import Dialect, kinds_condition
 
 _LONG_WRITE = 10 * SECOND
 """After so long an event is shown although a transaction that came before it is still open."""
@@ -38,10 +35,10 @@ _CONDITIONS: Mapping[str, str] = {
 class EventReader:
     """Reads the events of one storage."""
 
-    def __init__(self, storage: MySQL) -> None:
-        self._storage = storage
-        self._db = storage._db
-        self._dialect = storage._dialect
+    def __init__(self, db: Database, dialect: Dialect, now: Callable[[], int]) -> None:
+        self._db = db
+        self._dialect = dialect
+        self._now = now
         self._table = f"{self._dialect.prefix}event"
 
     def read(self, where: EventFilter, limit: int, *, newest_first: bool) -> list[Event]:
@@ -87,7 +84,7 @@ class EventReader:
             f"SELECT id FROM {self._table} FORCE INDEX (PRIMARY)"
             f" WHERE id IN ($1*) AND {old_event_condition(self._dialect, '$2')}"
         )
-        rows = self._db.read("events", sql, (to_json(numbers), self._storage.now() - _LONG_WRITE))
+        rows = self._db.read("events", sql, (to_json(numbers), self._now() - _LONG_WRITE))
         return {row[0] for row in rows}
 
 

@@ -43,7 +43,7 @@ def literal(value: Any) -> str:
 
 
 def portable_literal(value: Any) -> str:
-    """The same for somebody else's session, in whatever mode and character set it is: text as its bytes."""
+    """The same for a caller's session with any mode and character set: text as its bytes."""
     if isinstance(value, str) and type(value) is not RawSQL:
         return f"_utf8mb4 x'{value.encode().hex()}'"
     return literal(value)

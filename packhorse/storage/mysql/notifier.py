@@ -3,11 +3,11 @@ passed since there was some. Waiters of the same process are woken by what it en
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 
+from packhorse.storage.fork_hook import reset_after_fork
 from packhorse.storage.waiters import Waiters
 
 _FIRST_LOOK = 0.005
@@ -22,10 +22,11 @@ class Notifier:
 
     def __init__(self, has_work: Callable[[Sequence[str]], bool]) -> None:
         self._has_work = has_work
-        self._reset()
+        self.after_fork()
+        reset_after_fork(self)
 
-    def _reset(self) -> None:
-        self._pid = os.getpid()
+    def after_fork(self) -> None:
+        """The parent's waiters are not ours, and its lock may never be released."""
         self._lock = threading.RLock()  # reentrant: a signal handler may interrupt the thread that holds it
         self._waiters = Waiters(self._lock)
         self._interrupts = 0
@@ -34,7 +35,6 @@ class Notifier:
 
     def notify(self, queues: Collection[str] = ()) -> None:
         """Wake one waiter of this process that serves one of these queues; none named: the queue is not known."""
-        self._reset_after_fork()
         with self._lock:
             self._pause = _FIRST_LOOK
             if queues:
@@ -44,14 +44,12 @@ class Notifier:
 
     def interrupt(self) -> None:
         """Wake all waiters of this process, and any thread that is about to wait."""
-        self._reset_after_fork()
         with self._lock:
             self._interrupts += 1
             self._waiters.recheck_all()
 
     def wait(self, timeout: float, queues: Sequence[str] = ()) -> bool:
         """Wait until notified, interrupted, work in these queues is seen, or `timeout` seconds are over."""
-        self._reset_after_fork()
         seen = self._seen  # an interrupt from now on counts, also one between two looks
         try:
             return self._wait(time.monotonic() + timeout, queues, seen)
@@ -70,8 +68,3 @@ class Notifier:
                 self._pause = _FIRST_LOOK
                 return True
             self._pause = min(self._pause * _SLOWER, _LAST_LOOK)
-
-    def _reset_after_fork(self) -> None:
-        """The parent's waiters are not ours, and its lock may never be released."""
-        if self._pid != os.getpid():
-            self._reset()

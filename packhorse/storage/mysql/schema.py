@@ -1,8 +1,8 @@
-"""The tables in the database: made when there are none, brought up to date by `packhorse migrate`.
+"""The tables in the database: created when there are none, brought up to date by `packhorse migrate`.
 
-Many hosts may try at once: a lock of the server lets one do it, and the others find it done. MySQL commits every change
-of a table at once, so how far a migration has come is written down after each statement, and one that was cut off is
-taken up where it stopped. A program that is older than the tables goes on working as long as they say so.
+Many hosts may try at the same time: a lock of the server lets one do it, and the others find it done. MySQL commits
+every change of a table immediately, so the progress of a migration is stored after each statement, and an interrupted
+one continues where it stopped. A program that is older than the tables continues to work as long as they allow it.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _NO_SUCH_TABLE = 1146
 _MADE_ALREADY = (1050, 1060, 1061)  # a table, a column, an index
 _LOCK_NOT_GIVEN = 1205
 _PATIENCE = 300.0
-"""Seconds to try for a table that somebody's open transaction has used."""
+"""Seconds to wait for a table that an open transaction has used."""
 _TURN = 20
-"""Seconds to wait for somebody else's migration before looking again."""
+"""Seconds to wait for another migration before looking again."""
 _PUT = "INSERT INTO {own}.packhorse_meta (`key`, value) VALUES {rows} ON DUPLICATE KEY UPDATE value = VALUES(value)"
 
 
@@ -47,11 +47,10 @@ def prepare(
     *,
     missing: StorageNotFound | None = None,
 ) -> None:
-    """Make sure that this program can work with what is in the database. Tables that are not there are made, unless
-    there is an error to be raised then."""
+    """Make sure that this program can work with the database. Creates missing tables, or raises `missing`."""
     present, wanted = versions(connection, schema), migrations[-1][0]
-    if 0 < present[0] < wanted:  # perhaps another program is just making them, one migration after the other
-        with _turn(connection, schema):
+    if 0 < present[0] < wanted:  # another program may be creating them, one migration after the other
+        with _migration_lock(connection, schema):
             present = versions(connection, schema)
     ensure_schema(
         f"the tables in {schema} have", present, wanted, lambda: migrate(connection, schema, migrations), missing
@@ -59,9 +58,9 @@ def prepare(
 
 
 def migrate(connection: MySQLConnection, schema: str, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:
-    """Bring the tables up to date. Answers the files that were applied."""
-    with _turn(connection, schema):
-        present, _ = versions(connection, schema)  # somebody may have been quicker
+    """Bring the tables up to date. Returns the files that were applied."""
+    with _migration_lock(connection, schema):
+        present, _ = versions(connection, schema)  # another process may have been first
         missing = [migration for migration in migrations if migration[0] > present]
         for number, _, text in missing:
             _apply(connection, schema, number, text)
@@ -79,13 +78,13 @@ def _apply(connection: MySQLConnection, schema: str, number: int, text: str) -> 
 
 
 def _make(connection: MySQLConnection, statement: str) -> None:
-    """A few seconds at a time: while we wait for a table, everybody else who wants it waits behind us."""
+    """Run it, waiting a few seconds at a time: while we wait for a table, all others that want it wait behind us."""
     ends_at = time.monotonic() + _PATIENCE
     while True:
         try:
             connection.script([statement])
         except pymysql.OperationalError as error:
-            if code_of(error) in _MADE_ALREADY:  # by one who was cut off before it could write that down
+            if code_of(error) in _MADE_ALREADY:  # by an interrupted migration that could not store its progress
                 return
             if code_of(error) != _LOCK_NOT_GIVEN or time.monotonic() >= ends_at:
                 raise
@@ -95,14 +94,14 @@ def _make(connection: MySQLConnection, statement: str) -> None:
 
 
 @contextmanager
-def _turn(connection: MySQLConnection, schema: str) -> Iterator[None]:
-    """Nobody else migrates these tables meanwhile. The server forgets the lock if we vanish."""
+def _migration_lock(connection: MySQLConnection, schema: str) -> Iterator[None]:
+    """No other process migrates these tables meanwhile. The server releases the lock if we vanish."""
     name = f"packhorse {hashlib.sha256(schema.encode()).hexdigest()[:40]}"
     for _ in range(15):
         if connection.execute("SELECT GET_LOCK($1, $2)", (name, _TURN)).fetchone()[0] == 1:
             break
     else:
-        raise StorageUnavailable(f"somebody else is still migrating {schema}", hint="look at it: SHOW PROCESSLIST")
+        raise StorageUnavailable(f"another process is still migrating {schema}", hint="look at it: SHOW PROCESSLIST")
     try:
         yield
     finally:

@@ -78,9 +78,9 @@ class MySQL(ServerStorage):
         )
         self._notifier = Notifier(self._has_work)
         self._lists = JobLists(self._db, self._sql, self._dialect, MySQLIndex, PATIENCE)
-        self._events = EventReader(self)
+        self._events = EventReader(self._db, self._dialect, self.now)
         self._transfers = MySQLTransfers(self._db, self._sql, self._dialect)
-        self._hot_path = HotPath(self, FairShare())
+        self._hot_path = HotPath(self, self._db, self._shared, self._notifier, FairShare())
         self._own_id: str | None = None
 
     @classmethod
@@ -100,7 +100,7 @@ class MySQL(ServerStorage):
         self._shared.names.clear()
         self._db.pool.close()
 
-    def _moment(self) -> int | RawSQL:
+    def moment(self) -> int | RawSQL:
         """What statements take as the time."""
         return RawSQL(NOW) if self._clock is None else self._clock()
 
@@ -144,7 +144,9 @@ class MySQL(ServerStorage):
         return self._hot_path.reserve(owner, queues, limit)
 
     def start(self, tokens: Sequence[Token], agos: Sequence[int] = ()) -> list[Verdict]:
-        return self._hot_path.start(tokens, agos)
+        verdicts = super().start(tokens, agos)
+        self._hot_path.forget(tokens)
+        return verdicts
 
     def finish(self, outcomes: Sequence[Outcome]) -> list[Verdict]:
         return self._hot_path.finish(outcomes)
@@ -163,8 +165,8 @@ class MySQL(ServerStorage):
         owners = to_json(sorted(reports))
 
         def work(connection: MySQLConnection) -> HeartbeatReply:
-            beat = connection.render(self._sql["beat"], (self._moment(), report, owners))
-            beaten, found = connection.script([beat, connection.render(self._sql["beaten"], (self._moment(), owners))])
+            beat = connection.render(self._sql["beat"], (self.moment(), report, owners))
+            beaten, found = connection.script([beat, connection.render(self._sql["beaten"], (self.moment(), owners))])
             unknown = []
             if beaten.rowcount < len(reports):
                 known = {owner for (owner,) in connection.rows(self._sql["known_among"], (owners,))}
@@ -198,11 +200,11 @@ class MySQL(ServerStorage):
         except pymysql.Error as error:
             if code_of(error) in LOST_RACES:
                 raise  # the transaction lost a race: code that repeats it expects this error
-            raise self._db.told(error) from error
+            raise self._db.translated(error) from error
         return enqueued
 
     def _write_names(self, jobs: Sequence[NewJob]) -> None:
-        """Each statement commits by itself, so this waits for nobody who waits for the caller."""
+        """Each statement commits by itself, so this cannot wait for a transaction that waits for the caller."""
         tasks, queues = {new.task: new.queue for new in reversed(jobs)}, sorted({new.queue for new in jobs})
         self._db.read_with("know", lambda connection: write_names(connection, self._sql, tasks, queues))
         self._shared.names.add([*(("task", task) for task in tasks), *(("queue", queue) for queue in queues)])
@@ -210,7 +212,7 @@ class MySQL(ServerStorage):
     def _storage_id(self) -> str:
         """Identifies these tables."""
         if self._own_id is None:
-            ((self._own_id,),) = self._db.read("whereabouts", self._sql["which_storage"])
+            ((self._own_id,),) = self._db.read("which_server", self._sql["which_storage"])
         return self._own_id
 
     def _check_storage(self, connection: MySQLConnection, here: str) -> None:
@@ -286,11 +288,11 @@ class MySQL(ServerStorage):
 
     def _is_late(self) -> bool:
         """Whether jobs are due or have expired. A read before a transaction: mostly there is nothing to do."""
-        return bool(self._db.read("promote", self._sql["late"], (self._moment(),))[0][0])
+        return bool(self._db.read("promote", self._sql["late"], (self.moment(),))[0][0])
 
     def roll_up(self) -> None:
         ages = [level.keep + level.width for level in (MINUTES, HOURS, DAYS)]
-        if self._db.read("roll_up", self._sql["has_to_fold"], (self._moment(), *ages))[0][0]:
+        if self._db.read("roll_up", self._sql["has_to_fold"], (self.moment(), *ages))[0][0]:
             super().roll_up()
 
     def _fold(self, tx: MySQLTransaction) -> bool:

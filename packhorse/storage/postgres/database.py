@@ -1,5 +1,5 @@
-"""The server: connections to it with our settings, lent by a pool, and calls on them. Repeats what lost a race with
-others, and tells errors in our own words."""
+"""The server: connections with our settings, lent by a pool, and calls on them. Repeats calls that lost a race with
+others, and translates errors."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from packhorse.storage.sql.transaction import Shared
 R = TypeVar("R")
 
 TRIES = 6
-"""How often a call is made that others make fail: deadlocks, locks that are not given."""
+"""How often a call is tried that loses to others: deadlocks, lock timeouts."""
 
 _LOST_RACES = (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable, LostRaceError)
 
-# Whoever has waited for a lock must see what its holder wrote, whatever the server does by default.
-# Plans must not hang on statistics: a table that fills and empties all day has none that are true. With these, every
-# statement of ours walks along the index that was made for it.
+# A transaction that has waited for a lock must see what its holder wrote, whatever the server's default is. Plans must
+# not depend on statistics: those of a table that fills and empties all day are never true. With these settings, every
+# statement uses the index that was made for it.
 _SESSION = {
     "default_transaction_isolation": "read committed",
     "statement_timeout": "30s",
     "lock_timeout": "5s",
     "idle_in_transaction_session_timeout": "60s",
-    "array_nulls": "on",  # else nothing, in a list, would be the word NULL
+    "array_nulls": "on",  # else a null in a list would be the text NULL
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
@@ -44,7 +44,7 @@ _SESSION = {
     "plan_cache_mode": "force_generic_plan",
     "jit": "off",
 }
-# A network that has swallowed a connection is noticed within a minute.
+# So that a connection lost in the network is noticed within a minute.
 _CONNECTION = {
     "application_name": "packhorse",
     "connect_timeout": 10,
@@ -53,7 +53,7 @@ _CONNECTION = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-# What a pooler lends belongs to others in the next moment: all settings are those of a transaction.
+# A pooled session is used by others in the next moment: all settings are for one transaction.
 _POOLED = (
     "BEGIN ISOLATION LEVEL READ COMMITTED",
     "SELECT "
@@ -68,7 +68,7 @@ class Options(NamedTuple):
     """What the URL may choose."""
 
     schema: str = "packhorse"
-    pgbouncer: bool = False  # transactions may land on any connection: nothing of the session can be used
+    pgbouncer: bool = False  # a transaction may run on any connection: no session state can be used
     connections: int = 10
     patience: float = 10.0  # seconds to wait for a connection that the server does not give just now
 
@@ -107,7 +107,7 @@ class Database:
     # --- calls ----------------------------------------------------------------------------------------------------
 
     def write(self, name: str, work: Callable[[PostgresTransaction], R]) -> R:
-        """Do `work` in a transaction, committed when this returns; all of it or nothing."""
+        """Run `work` in a transaction, committed when this returns; all of it or nothing."""
 
         def once(connection: PostgresConnection) -> tuple[R, PostgresTransaction]:
             tx = PostgresTransaction(connection, self._shared, *self._begin(connection))
@@ -122,14 +122,14 @@ class Database:
         return result
 
     def _begin(self, connection: PostgresConnection) -> tuple[int, str | None]:
-        """The time, and the mark of a move; whoever puts one there waits until this transaction has ended."""
+        """The time, and the mark of a move. Setting a mark waits until this transaction has ended."""
         ((now, mark),) = connection.begin(
             f"{self._begin_words}; {self._sql['share_writing']}; {self._sql['now_and_move']}"
         )
         return int(now) if self._now is None else self._now(), mark
 
     def run(self, name: str, sql: str, values: Sequence[Any] = ()) -> list[Any]:
-        """One statement that is a whole call."""
+        """Run one statement that is a whole call."""
         return self._repeatedly(name, lambda connection: connection.rows(sql, values))
 
     def read(self, name: str, sql: str, values: Sequence[Any] = ()) -> list[Any]:
@@ -137,7 +137,7 @@ class Database:
         return self.run(name, sql, values)
 
     def read_with(self, name: str, work: Callable[[PostgresConnection], R]) -> R:
-        """Several statements on one connection, each for itself."""
+        """Run several statements on one connection, each in a transaction of its own."""
         return self._repeatedly(name, work)
 
     def _repeatedly(self, name: str, work: Callable[[PostgresConnection], R]) -> R:
@@ -164,7 +164,7 @@ class Database:
 
     @contextmanager
     def unprepared(self) -> Iterator[PostgresConnection]:
-        """A connection for migrating, whatever the schema is like."""
+        """A connection for migrating, whatever version the schema has."""
         try:
             connection = self.pool.connect_patiently()
             try:
@@ -180,11 +180,11 @@ class Database:
         return PostgresConnection(driver, self._sql, self._dialect)
 
     def connect(self) -> Pg:
-        """A new connection with our settings; what the address says about the connection itself goes before."""
+        """A new connection with our settings. Those in the address take precedence."""
         said = conninfo_to_dict(self.address)
         asked: dict[str, Any] = {name: value for name, value in _CONNECTION.items() if name not in said}
-        # A role, or the environment, may name an encoding that knows fewer signs than jobs have; of a database without
-        # an encoding psycopg would hand out bytes.
+        # A role or the environment may set an encoding that lacks characters; from a database without an encoding
+        # psycopg would return bytes.
         asked |= {"autocommit": True, "context": ADAPTERS, "client_encoding": "UTF8"}
         if self.options.pgbouncer:
             asked["prepare_threshold"] = None
@@ -193,7 +193,7 @@ class Database:
             asked["options"] = " ".join([str(said.get("options", "")), *ours])
         try:
             return psycopg.connect(self.address, **asked)
-        except psycopg.ProgrammingError as error:  # no server was asked yet
+        except psycopg.ProgrammingError as error:  # no server was contacted yet
             raise not_understood(error, self.address) from None
 
 

@@ -1,4 +1,4 @@
-"""The server's errors in our own words, with what to do about them."""
+"""Translates the errors of psycopg, with what to do about them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MISTAKES = (
     (r"pg_hba.conf", "let this user and machine in: the server's pg_hba.conf"),
     (r"unsupported startup parameter", "is that PgBouncer? say so at the end of the address: ?pgbouncer=1"),
     (r"server does not support SSL", "turn TLS on there (ssl = on), or do without: ?sslmode=prefer"),
-    (r"connection is bad: invalid", "mend what is behind the question mark, or the port, in the address"),
+    (r"connection is bad: invalid", "correct the options behind the question mark, or the port, in the address"),
 )
 _MAY_PASS = (
     (r"too many clients|remaining connection slots", "raise max_connections of the server, or use PgBouncer"),
@@ -29,7 +29,7 @@ _MAY_PASS = (
 
 
 def may_pass(error: psycopg.OperationalError) -> bool:
-    """Will the server perhaps take a connection in a moment? At the start of a connection libpq tells only words."""
+    """Whether the server may accept a connection in a moment. For a failed connection libpq has only a text."""
     words = str(error)
     return any(
         one in words for one in ("too many clients", "remaining connection slots", "starting up", "shutting down")
@@ -37,20 +37,20 @@ def may_pass(error: psycopg.OperationalError) -> bool:
 
 
 def is_lost(error: Exception) -> bool:
-    """Has the connection ended in the middle of a call? Then nobody knows whether it was done."""
+    """Whether the connection broke during a call, so that the call may or may not have been done."""
     state = error.sqlstate if isinstance(error, psycopg.OperationalError) else ""
     return state is None or state.startswith(("08", "57P"))
 
 
 def translate(error: Exception, address: str) -> StorageError | BadValue:
-    """The server's error as one of ours, with what to do about it."""
+    """The error as one of ours, with what to do about it."""
     place = f"the database {without_password(address)}"
     text = " ".join(str(error).split())
     if isinstance(error, psycopg.DataError | OverflowError | UnicodeEncodeError | psycopg.ProgrammingError):
         if isinstance(error, errors.InsufficientPrivilege):
             hint = "grant the rights on the schema"
-            if "for database" in text:  # so it is told who may make no schema in it
-                hint = "packhorse migrate --sql prints what somebody else has to run; or GRANT CREATE ON DATABASE"
+            if "for database" in text:  # the user may not create a schema in it
+                hint = "packhorse migrate --sql prints what an administrator has to run; or GRANT CREATE ON DATABASE"
             return StorageReadOnly(f"not allowed in {place}", why=text, hint=hint, may_pass=False)
         if isinstance(error, errors.UndefinedTable | errors.InvalidSchemaName):
             return StorageUnavailable(f"{place} has lost its tables", why=text, hint="packhorse migrate")
@@ -74,15 +74,15 @@ def translate(error: Exception, address: str) -> StorageError | BadValue:
 
 
 def not_understood(error: Exception, address: str) -> BadURL:
-    """An address that cannot be read. The error may quote the very place where the password is: that is not passed on,
-    nor should the error itself be."""
+    """An address that cannot be parsed. The error may quote the password, so neither its quotes nor the error itself
+    are passed on."""
     why = re.sub(r""":? (['"]).*\1""", " …", " ".join(str(error).split()))
     hint = "postgresql://user:password@host/database; special signs as in any URL, % as %25, @ as %40"
     return BadURL(f"{without_password(address)!r} is not understood", why=why, hint=hint)
 
 
 def _advice(table: Sequence[tuple[str, str]], text: str) -> str | None:
-    """What to try when no connection came about. Of such an error libpq tells only words, which may be translated."""
+    """What to try when the connection failed. libpq has only a text, which may be in another language."""
     for pattern, advice in table:
         if found := re.search(pattern, text):
             return advice.format(*map(shlex.quote, found.groups()))
@@ -90,7 +90,7 @@ def _advice(table: Sequence[tuple[str, str]], text: str) -> str | None:
 
 
 def _to_look(address: str) -> str:
-    """How to find out whether the server is there at all."""
+    """How to find out whether the server is running."""
     parts = urlsplit(address)
     where = f" -h {parts.hostname}" if parts.hostname else ""
     port = f" -p {parts.netloc.rpartition(':')[2]}" if re.search(r":\d+$", parts.netloc) else ""
@@ -98,7 +98,7 @@ def _to_look(address: str) -> str:
 
 
 def without_password(address: str) -> str:
-    """The address as it may be shown."""
+    """The address without its password and options."""
     head, separator, tail = address.partition("://")
     user, at, host = tail.rpartition("@")
     return f"{head}{separator}{user.partition(':')[0]}{at}{host.partition('?')[0]}"

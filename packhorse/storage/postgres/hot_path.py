@@ -10,7 +10,7 @@ import itertools
 import time
 from collections.abc import Mapping, Sequence
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import psycopg
@@ -25,15 +25,15 @@ from packhorse.storage.contract import named_queues
 from packhorse.storage.engine import attempts, maintenance
 from packhorse.storage.postgres import event_batches
 from packhorse.storage.postgres.connection import PostgresConnection
+from packhorse.storage.postgres.database import Database
+from packhorse.storage.postgres.notifier import Notifier
 from packhorse.storage.postgres.transaction import PostgresTransaction
 from packhorse.storage.records import Enqueued, Placement
-from packhorse.storage.sql.held_jobs import HeldJob
 from packhorse.storage.sql.rows import job_of, to_json
 from packhorse.storage.sql.scan_cursor import ScanCursor
+from packhorse.storage.sql.server import ServerStorage
 from packhorse.storage.sql.storage import expire_all
-
-if TYPE_CHECKING:
-    from packhorse.storage.postgres.storage import Postgres
+from packhorse.storage.sql.transaction import Shared
 
 _TRIES = 3
 _QUEUES_AT_A_TIME = 100
@@ -96,12 +96,14 @@ class _Completed(msgspec.Struct):
 class HotPath:
     """The fast calls of one storage."""
 
-    def __init__(self, storage: Postgres, fair_share: FairShare) -> None:
+    def __init__(
+        self, storage: ServerStorage, db: Database, shared: Shared, notifier: Notifier, fair_share: FairShare
+    ) -> None:
         self._storage = storage
-        self._db = storage._db
-        self._sql = storage._sql
-        self._notifier = storage._notifier
-        self._names = storage._shared.names
+        self._db = db
+        self._sql = shared.sql
+        self._notifier = notifier
+        self._names = shared.names
         self._fair_share = fair_share
         self.cursor = ScanCursor(slow=0.01)
         self._last_queue = ""  # the last of very many queues that was served
@@ -120,7 +122,7 @@ class HotPath:
         if len(jobs) == 1 and jobs[0].copied_from is None and jobs[0].chosen is None:
             rows = self._enqueue_alone(jobs[0])
         else:
-            rows = self._db.run("enqueue", self._sql["enqueue"], (to_json(jobs), self._storage._moment(), True))
+            rows = self._db.run("enqueue", self._sql["enqueue"], (to_json(jobs), self._storage.moment(), True))
         self._storage.note_deltas(2 * len({(new.queue, new.task) for new in jobs}))
         if not rows:
             # Their ids are stored already, or the storage is moved, or was a moment ago. A transaction finds out, as
@@ -130,9 +132,9 @@ class HotPath:
 
     def _enqueue_alone(self, new: NewJob) -> list[Any]:
         if _options_of(new) == _NO_OPTIONS:
-            values = (new.id, new.task, new.queue, new.args, new.priority, self._storage._moment())
+            values = (new.id, new.task, new.queue, new.args, new.priority, self._storage.moment())
             return self._db.run("enqueue", self._sql["enqueue_plain"], values)
-        return self._db.run("enqueue", self._sql["enqueue_one"], (*_values_of_one(new), self._storage._moment()))
+        return self._db.run("enqueue", self._sql["enqueue_one"], (*_values_of_one(new), self._storage.moment()))
 
     def _enqueue_alike(self, jobs: Sequence[NewJob]) -> bool:
         """Store jobs that differ only in ids and arguments, as those of a loop do. False: nothing was stored."""
@@ -148,7 +150,7 @@ class HotPath:
         if ids.count("\n") + args.count("\n") > 2 * len(jobs) - 2:
             return False
         _, task, queue, _, *rest = _values_of_one(first)
-        values = (ids, task, queue, args, *rest, self._storage._moment(), len(jobs), *bounds)
+        values = (ids, task, queue, args, *rest, self._storage.moment(), len(jobs), *bounds)
         try:
             return bool(self._db.run("enqueue", self._sql["enqueue_alike"], values))
         except StorageError as error:
@@ -165,7 +167,7 @@ class HotPath:
             is_late = self._db.read_with(
                 "reserve", lambda connection: self._take(connection, owner, queues, limit, taken)
             )
-            if is_late and self._storage._write("promote", _promote_and_expire):
+            if is_late and self._storage.write("promote", _promote_and_expire):
                 self._db.read_with(
                     "reserve", lambda connection: self._take(connection, owner, queues, limit, taken, anyway=True)
                 )
@@ -217,7 +219,7 @@ class HotPath:
         return False
 
     def _asked(self, owner: str, lines: Sequence[_Line], limit: int, anyway: bool) -> tuple[Any, ...]:
-        return owner, self._storage._moment(), to_json(lines), limit, anyway
+        return owner, self._storage.moment(), to_json(lines), limit, anyway
 
     def _lines(
         self, connection: PostgresConnection, owner: str, queues: Mapping[str, int], limit: int, anyway: bool = False
@@ -230,7 +232,7 @@ class HotPath:
         statement, asked = self._where(queues)
         began_at = time.perf_counter()
         rows = connection.execute(
-            statement, (asked, limit, owner, self._storage._moment(), anyway, self._last_queue, most)
+            statement, (asked, limit, owner, self._storage.moment(), anyway, self._last_queue, most)
         ).fetchall()
         connection.searched_for, connection.paused = round((time.perf_counter() - began_at) * SECOND), rows[0][6] or ()
         if len(rows) == most:
@@ -313,25 +315,24 @@ class HotPath:
         each = dict(zip(reversed(tokens), reversed(agos or [0] * len(tokens)), strict=True))
         once = [_Started(token.job_id, token.owner, token.fence, ago) for token, ago in each.items()]
         once.sort(key=lambda started: started.job_id)
-        rows = self._db.run("start", self._sql["start_jobs"], (to_json(once), self._storage._moment()))
+        rows = self._db.run("start", self._sql["start_jobs"], (to_json(once), self._storage.moment()))
         self._storage.note_deltas(rows[0][1] if rows else 0)
         started = {job_id for job_id, _ in rows}
         held_by_id = {} if len(started) == len(tokens) else self._held_now(tokens)
         verdicts = []
         for token in tokens:
             held = held_by_id.get(token.job_id)
-            if token.job_id in started and (held is None or held.is_held_by(token)):
+            if token.job_id in started and (held is None or attempts.is_held_by(held, token)):
                 started.discard(token.job_id)
                 verdicts.append(Verdict.ACCEPTED)
-            elif held is not None and held.is_held_by(token):
+            elif held is not None and attempts.is_held_by(held, token):
                 verdicts.append(Verdict.REPEATED)
             else:
                 verdicts.append(Verdict.STALE)
         return verdicts
 
-    def _held_now(self, tokens: Sequence[Token]) -> dict[str, HeldJob]:
-        rows = self._db.read("start", self._sql["hands_of"], (to_json([token.job_id for token in tokens]),))
-        return {row[0]: HeldJob._make(row) for row in rows}
+    def _held_now(self, tokens: Sequence[Token]) -> dict[str, Job]:
+        return {job.id: job for job in self._storage.get_many([token.job_id for token in tokens])}
 
     # --- finish ---------------------------------------------------------------------------------------------------
 
@@ -339,8 +340,8 @@ class HotPath:
         if not outcomes:
             return []
         if not _are_plain(outcomes):
-            return self._storage._write("finish", lambda tx: self._finish(tx, outcomes))
-        rows = self._db.run("finish", self._sql["complete"], (_rows(outcomes), self._storage._moment(), None))
+            return self._storage.write("finish", lambda tx: self._finish(tx, outcomes))
+        rows = self._db.run("finish", self._sql["complete"], (_rows(outcomes), self._storage.moment(), None))
         self._storage.note_deltas(rows[0][1] if rows else 0)
         return self._verdicts(outcomes, rows)
 
@@ -350,7 +351,7 @@ class HotPath:
         if not outcomes:
             return [], self.reserve(owner, queues, limit)
         if not _are_plain(outcomes):
-            verdicts = self._storage._write("finish", lambda tx: self._finish(tx, outcomes, owner))
+            verdicts = self._storage.write("finish", lambda tx: self._finish(tx, outcomes, owner))
             return verdicts, self.reserve(owner, queues, limit)
         accepted, (taken, is_late) = self._db.read_with(
             "finish_and_reserve", lambda connection: self._complete_and_take(connection, outcomes, owner, queues, limit)
@@ -368,7 +369,7 @@ class HotPath:
         limit: int,
     ) -> tuple[list[Any], tuple[list[Job], bool]]:
         """One round trip for a single queue; two when turns must be shared in between."""
-        asked = (_rows(outcomes), self._storage._moment(), owner)
+        asked = (_rows(outcomes), self._storage.moment(), owner)
         lines = self._lines(connection, owner, queues, limit)
         if lines is None:
             return connection.execute(self._sql["complete"], asked).fetchall(), ([], True)
@@ -388,7 +389,7 @@ class HotPath:
             if outcome.token.job_id in accepted:
                 verdicts.append(Verdict.ACCEPTED)
             else:
-                ended = held is not None and held.was_ended_by(outcome.token)
+                ended = held is not None and attempts.was_ended_by(held, outcome.token)
                 verdicts.append(Verdict.REPEATED if ended else Verdict.STALE)
         return verdicts
 

@@ -9,7 +9,6 @@ PgBouncer LISTEN does not work, so a waiter looks for work now and then.
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import select
 import socket
@@ -23,6 +22,7 @@ import psycopg
 from packhorse.core import clock
 from packhorse.core.errors import StorageError
 from packhorse.storage.contract import OTHER_QUEUES
+from packhorse.storage.fork_hook import reset_after_fork
 from packhorse.storage.postgres.connection import Pg
 from packhorse.storage.postgres.driver_errors import translate
 from packhorse.storage.sql.rows import to_json
@@ -138,10 +138,11 @@ class Notifier:
         self._db = database
         self._sql = sql
         self._now = now
-        self._reset()
+        self.after_fork()
+        reset_after_fork(self)
 
-    def _reset(self) -> None:
-        self._pid = os.getpid()
+    def after_fork(self) -> None:
+        """The parent's waiters are not ours, and its lock may never be released."""
         self._lock = threading.RLock()  # reentrant: a signal handler may interrupt the thread that holds it
         self._listener: _Listener | None = None
         self._opening = threading.Lock()  # of a listener
@@ -167,7 +168,6 @@ class Notifier:
 
     def interrupt(self) -> None:
         """Wake all waiters of this process."""
-        self._reset_after_fork()
         with self._lock:
             self._is_interrupted = True
             self._interrupt_all(self._waiting)
@@ -175,7 +175,6 @@ class Notifier:
     def wait(self, timeout: float, queues: Sequence[str] = ()) -> bool:
         """Wait until notified for one of these queues, or for any if none is named; until interrupted, or until
         `timeout` seconds are over."""
-        self._reset_after_fork()
         served = [queue for queue in queues if queue != OTHER_QUEUES]
         with self._lock:
             waiter = self._take_waiter(served)
@@ -423,7 +422,6 @@ class Notifier:
 
     def close(self) -> None:
         """Close the listener, or let the last waiter close it."""
-        self._reset_after_fork()
         with self._lock:
             self._is_closed = bool(self._waiting)
         if not self._is_closed:
@@ -435,11 +433,6 @@ class Notifier:
             self._is_closed = False
         if listener is not None:
             listener.driver.close()
-
-    def _reset_after_fork(self) -> None:
-        """The parent's waiters are not ours, and its lock may never be released."""
-        if self._pid != os.getpid():
-            self._reset()
 
     def _moment(self) -> int | None:
         return None if self._now is None else self._now()

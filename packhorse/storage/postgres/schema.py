@@ -1,7 +1,7 @@
-"""The schema in the database: made when there is none, brought up to date by `packhorse migrate`.
+"""The schema in the database: created when there is none, brought up to date by `packhorse migrate`.
 
-Many hosts may try at once: an advisory lock lets one do it, and the others find it done. A program that is older than
-the schema goes on working as long as the schema says so, which is what makes a rolling deployment possible.
+Many hosts may try at the same time: an advisory lock lets one do it, and the others find it done. A program that is
+older than the schema continues to work as long as the schema allows it, so rolling deployments are possible.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OLDEST_PROGRAM = 1
 
 _LOCK_PATIENCE = "5s"
 _PATIENCE = 300.0
-"""Seconds to try for a table that somebody's open transaction has used, or for somebody else's migration to end."""
+"""Seconds to wait for a table that an open transaction has used, or for another migration to end."""
 
 
 def prepare(
@@ -38,15 +38,14 @@ def prepare(
     *,
     missing: StorageNotFound | None = None,
 ) -> None:
-    """Make sure that this program can work with what is in the database. Tables that are not there are made, unless
-    there is an error to be raised then."""
+    """Make sure that this program can work with the database. Creates missing tables, or raises `missing`."""
     present, wanted = versions(connection, schema), migrations[-1][0]
     ensure_schema(f"the schema {schema} has", present, wanted, lambda: migrate(connection, schema, migrations), missing)
 
 
 def migrate(connection: PostgresConnection, schema: str, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:
-    """Bring the schema up to date. Answers the files that were applied. A few seconds at a time: while we wait for a
-    table, everybody else who wants it waits behind us."""
+    """Bring the schema up to date. Returns the files that were applied. Waits a few seconds at a time: while we wait
+    for a table, all others that want it wait behind us."""
     ends_at = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -59,14 +58,14 @@ def migrate(connection: PostgresConnection, schema: str, migrations: Sequence[Mi
 
 def _migrate(connection: PostgresConnection, schema: str, migrations: Sequence[Migration]) -> list[str]:
     with connection.driver.transaction():
-        # An index over many jobs takes its time; and whoever has waited must see what was done meanwhile. All of it is
-        # said here: behind a pooler the session has no settings of ours.
+        # Building an index over many jobs takes long, and a process that has waited must see what was done meanwhile.
+        # These settings are repeated here because a pooled session has none of ours.
         connection.begin(
             "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = 0;"
             f" SET LOCAL lock_timeout = '{_LOCK_PATIENCE}'"
         )
         connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 5040))", (f"packhorse schema {schema}",))
-        present, _ = versions(connection, schema)  # somebody may have been quicker
+        present, _ = versions(connection, schema)  # another process may have been first
         missing = [migration for migration in migrations if migration[0] > present]
         for _, statement in script(schema, missing, is_there=is_there(connection, schema)):
             connection.begin(statement)
@@ -74,8 +73,8 @@ def _migrate(connection: PostgresConnection, schema: str, migrations: Sequence[M
 
 
 def script(schema: str, migrations: Sequence[Migration], *, is_there: bool = False) -> list[tuple[str, str]]:
-    """What brings the schema up to date: (name, SQL) of each step. One that is there is not made, not even "if it does
-    not exist": that needs rights on the whole database."""
+    """The steps that bring the schema up to date: (name, SQL) of each. An existing schema is not created, not even "if
+    not exists": that needs rights on the whole database."""
     if not migrations:
         return []
     own = quoted(schema)
@@ -99,13 +98,13 @@ def pending(
 
 
 def is_there(connection: PostgresConnection, schema: str) -> bool:
-    """Is there such a schema, with or without our tables?"""
+    """Whether the schema exists, with or without our tables."""
     return bool(connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = $1", (schema,)).fetchall())
 
 
 def versions(connection: PostgresConnection, schema: str) -> tuple[int, int]:
     """The schema's version, 0 when there is none, and the oldest program that may use it."""
-    # Asked of the catalogue itself: `to_regclass` may answer from before we waited for somebody else's migration.
+    # From the catalogue itself: `to_regclass` may return what was there before we waited for another migration.
     found = connection.execute(
         "SELECT 1 FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace"
         " WHERE nspname = $1 AND relname = 'packhorse_meta'",

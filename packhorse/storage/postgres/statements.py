@@ -1,4 +1,4 @@
-"""The statements of the PostgreSQL storage, and its words, for one schema."""
+"""The statements of the PostgreSQL storage, and its dialect, for one schema."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STEPS = ", ".join(f"'_{name}'" for name in STEPS)
 _LIMITS = ", ".join(map(str, LIMITS))
 
 # `WorkerInfo.is_beating`, between the times $1 and $2 and with the lease $3.
-# As text: what somebody has garbled cannot be cast to JSON, and the statement would fail for all workers.
+# As text: a damaged value cannot be cast to JSON, and the statement would fail for all workers.
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9][0-9]?[0-9]?)?"
 _OWN = rf"""coalesce(substring(info from '"lease_s":\s*({_NUMBER})[,}} ]')::numeric, 0)"""
 _LEASE = f"greatest($3::bigint, least({_OWN}, 86400) * 1000000)"

@@ -94,15 +94,15 @@ class Postgres(ServerStorage):
         )
         self._notifier = Notifier(self._db, self._sql, now)
         self._lists = JobLists(self._db, self._sql, self._dialect, PostgresIndex, PATIENCE)
-        self._events = EventReader(self._db, self._dialect, self._moment)
+        self._events = EventReader(self._db, self._dialect, self.moment)
         self._transfers = PostgresTransfers(self._db, self._sql, self._dialect, self._events)
-        self._hot_path = HotPath(self, FairShare())
+        self._hot_path = HotPath(self, self._db, self._shared, self._notifier, FairShare())
         self._server: list[Any] | None = None  # which database of which running server has the jobs
 
     @classmethod
     def from_url(cls, url: str, *, now: clock.Now | None = None) -> Postgres:
         """`postgresql://user:password@host:port/database`; `?schema=packhorse`, `?pgbouncer=1`, `?connections=10`,
-        `?patience=10s`; what else stands behind the question mark is for the driver, as `sslmode=require`."""
+        `?patience=10s`; other options are for the driver, as `sslmode=require`."""
         try:
             parts = urlsplit(url, allow_fragments=False)  # a # may stand in a password
         except ValueError as error:
@@ -132,13 +132,9 @@ class Postgres(ServerStorage):
         self._notifier.close()
         self._db.pool.close()
 
-    def _moment(self) -> int | None:
+    def moment(self) -> int | None:
         """What statements take as the time: None for the server's own."""
         return None if self._clock is None else self._clock()
-
-    @property
-    def has_test_clock(self) -> bool:
-        return self._clock is not None
 
     def _committed(self, tx: PostgresTransaction) -> None:
         if tx.wakes:  # a job came into a queue, anywhere in it
@@ -193,7 +189,7 @@ class Postgres(ServerStorage):
     def heartbeat(self, reports: Mapping[str, Mapping[str, Any]]) -> HeartbeatReply:
         """In one statement for all workers of a foreman: every foreman calls this every few seconds."""
         rows = [{"owner": owner, "report": to_json(report)} for owner, report in sorted(reports.items())]
-        found = self._db.run("beat", self._sql["beat"], (to_json(rows), self._moment()))
+        found = self._db.run("beat", self._sql["beat"], (to_json(rows), self.moment()))
         known = {owner for owner, beaten, *_ in found if beaten is not None}
         now = found[0][2] if found else self.now()
         stops = [abort_request_of((job_id, owner, *rest)) for owner, _, _, job_id, *rest in found if job_id]
@@ -209,7 +205,7 @@ class Postgres(ServerStorage):
         await_pipeline(connection)
         try:
             with joined(connection, self._sql, self._dialect) as external:
-                now, *there = external.execute(self._sql["whereabouts"]).fetchone()
+                now, *there = external.execute(self._sql["which_server"]).fetchone()
                 if there != here and there != self._read_server():  # it may have been restarted
                     which = f"the database {there[0]}" if there[0] != here[0] else "another server"
                     raise elsewhere(which, without_password(self._db.address))
@@ -231,8 +227,8 @@ class Postgres(ServerStorage):
 
     def _make_known(self, jobs: Sequence[NewJob]) -> None:
         """Write names on a connection of our own. In the caller's transaction they would be locked until it ends, for
-        all who enqueue with them. Each statement commits by itself, so this waits for nobody who waits for the
-        caller."""
+        all who enqueue with them. Each statement commits by itself, so this cannot wait for a transaction that waits
+        for the caller."""
         if self._shared.names.have_all(jobs):
             return
         may_go_on(self.move(), "enqueue")
@@ -251,7 +247,7 @@ class Postgres(ServerStorage):
     def _read_server(self) -> list[Any]:
         """Which database of which running server has the jobs. This also creates missing tables, which the caller's
         transaction must not do."""
-        ((_, *self._server),) = self._db.read("whereabouts", self._sql["whereabouts"])
+        ((_, *self._server),) = self._db.read("whereabouts", self._sql["which_server"])
         return self._server
 
     # --- queries --------------------------------------------------------------------------------------------------
@@ -290,7 +286,7 @@ class Postgres(ServerStorage):
     # --- maintenance ----------------------------------------------------------------------------------------------
 
     def expire(self, *, limit: int = 500) -> int:
-        ((is_any,),) = self._db.read("expire", self._sql["has_expired"], (self._moment(),))
+        ((is_any,),) = self._db.read("expire", self._sql["has_expired"], (self.moment(),))
         return super().expire(limit=limit) if is_any else 0
 
     def _fold(self, tx: PostgresTransaction) -> bool:

@@ -36,7 +36,7 @@ class History:
     # --- events -----------------------------------------------------------------------------------------------------
 
     def events(self, where: EventFilter, *, limit: int = 100, newest_first: bool = False) -> list[Event]:
-        fitting = (event for event in self._walk_events(where, limit, newest_first) if _fits(event, where))
+        fitting = (event for event in self._walk_events(where, limit, newest_first) if where.matches(event))
         return list(itertools.islice(fitting, max(limit, 0)))
 
     def _walk_events(self, where: EventFilter, limit: int, newest_first: bool) -> Iterator[Event]:
@@ -75,19 +75,16 @@ class History:
     # --- failures ---------------------------------------------------------------------------------------------------
 
     def failures(self, *, limit: int = 50, span: Span | None = None) -> list[FailureGroup]:
-        found: list[FailureGroup] = []
-        while len(found) < limit:
-            most = min(limit - len(found), _FAILURES_AT_ONCE)
-            groups = self._server.run("failures", len(found), most)
-            found += [failure_in(one) for one in groups]
-            if len(groups) < most:
-                break
+        def read(start: int, most: int) -> list[FailureGroup]:
+            return [failure_in(one) for one in self._server.run("failures", start, most)]
+
+        found = list(rows.in_parts(read, limit, _FAILURES_AT_ONCE))
         return found if span is None or not found else self._with_counts(found, span)
 
     def _with_counts(self, found: list[FailureGroup], span: Span) -> list[FailureGroup]:
         counts: dict[str, dict[int, int]] = {group.cause: {} for group in found}
         start = span.level.start_of(self._server.now() - span.length)
-        for at, bucket in self.buckets(span.cause_levels, start):
+        for at, bucket in self._buckets(span.cause_levels, start):
             point = span.level.start_of(at)
             for field, amount in pairs(bucket):
                 its = counts.get(keys.names_of(field.partition(b":")[2])[0])
@@ -100,7 +97,7 @@ class History:
     def series(self, span: Span, *, queue: str | None = None, task: str | None = None) -> list[Point]:
         points: dict[tuple[int, bytes], dict[str, int]] = {}
         start = span.level.start_of(self._server.now() - span.length)
-        for at, bucket in self.buckets(span.levels, start):
+        for at, bucket in self._buckets(span.levels, start):
             point = span.level.start_of(at)
             for field, amount in pairs(bucket):
                 counted, _, place = field.partition(b":")
@@ -108,23 +105,20 @@ class History:
                 name = counted.decode()
                 values[name] = values.get(name, 0) + int(amount)
         found = (Point(at, *keys.names_of(place), values) for (at, place), values in points.items())
-        meant = [one for one in found if queue in (None, one.queue) and task in (None, one.task)]
-        return sorted(meant, key=lambda one: (one.at, one.queue, one.task))
+        wanted = [one for one in found if queue in (None, one.queue) and task in (None, one.task)]
+        return sorted(wanted, key=lambda one: (one.at, one.queue, one.task))
 
     def totals(self) -> dict[str, int]:
         (reply,) = self._server.send("totals", ("HGETALL", self._keys.total))
         return {name.decode(): int(amount) for name, amount in pairs(reply)}
 
-    def buckets(self, levels: list[str], start: int) -> Iterator[tuple[int, list[bytes]]]:
+    def _buckets(self, levels: list[str], start: int) -> Iterator[tuple[int, list[bytes]]]:
         """The buckets from `start` on: when each begins, and its fields and amounts in turn."""
-        seen = 0
-        while True:
-            buckets = self._server.run("series", start, seen, _BUCKETS_AT_ONCE, *levels)
-            for at, bucket in buckets:
-                yield int(at), bucket
-            seen += len(buckets)
-            if len(buckets) < _BUCKETS_AT_ONCE:
-                return
+
+        def read(seen: int, most: int) -> list[tuple[int, list[bytes]]]:
+            return [(int(at), bucket) for at, bucket in self._server.run("series", start, seen, most, *levels)]
+
+        return rows.in_parts(read, None, _BUCKETS_AT_ONCE)
 
 
 def _source(where: EventFilter) -> tuple[str, str]:
@@ -165,16 +159,3 @@ def failure_in(words: Sequence[bytes]) -> FailureGroup:
 def _may_have(packed: bytes, kinds: Sequence[bytes]) -> bool:
     """May this entry have events of one of these kinds?"""
     return not kinds or any(kind in packed for kind in kinds)
-
-
-def _fits(event: Event, where: EventFilter) -> bool:
-    return (
-        where.job_id in (None, event.job_id)
-        and where.subject in (None, event.subject)
-        and where.kind in (None, event.kind)
-        and (not where.kinds or event.kind in where.kinds)
-        and where.queue in (None, event.queue)
-        and where.owner in (None, event.owner)
-        and (where.after is None or event.id > where.after)
-        and (where.before is None or event.id < where.before)
-    )

@@ -68,16 +68,11 @@ class Lists:
         return tallies_in(reply)
 
     def outcomes_for(self, client_id: str, limit: int) -> list[Job]:
-        found: list[Job] = []
-        while len(found) < limit:
-            most = min(limit - len(found), _JOBS_AT_ONCE)
-            words = self._server.run("outcomes", client_id, len(found), most)
-            found += [
-                rows.job_of(job_id.decode(), head, body) for job_id, head, body in zip(*[iter(words)] * 3, strict=True)
-            ]
-            if len(words) < 3 * most:
-                break
-        return found
+        def read(start: int, most: int) -> list[Job]:
+            words = self._server.run("outcomes", client_id, start, most)
+            return [rows.job_of(one.decode(), head, body) for one, head, body in zip(*[iter(words)] * 3, strict=True)]
+
+        return list(rows.in_parts(read, limit, _JOBS_AT_ONCE))
 
     def find(self, where: Filter, *, cursor: str | None = None, limit: int = 50) -> Page:
         order = queries.order_for(where)
@@ -108,7 +103,7 @@ class Lists:
                 return Page(found, queries.encode_cursor(order, place[:1] if order is NEWEST else place))
 
     def find_by_id(self, id_part: str, *, cursor: str | None = None, limit: int = 50) -> Page:
-        """Only the ids are looked at, so one call per_script at many."""
+        """Examine only the ids, so that one call examines many jobs."""
         place = queries.decode_cursor(cursor, NEWEST)
         query = {**self._query(Filter(), NEWEST), "part": id_part}
         part = self._examine(query, place, limit, _IDS_AT_ONCE)
@@ -225,12 +220,12 @@ class Lists:
 
 def _argument(one: Argument) -> dict[str, Any]:
     """A script holds numbers as doubles, so it compares a long number as text, marked by its first character."""
-    query: dict[str, Any] = {"path": one.path, "value": one.value}
+    condition: dict[str, Any] = {"path": one.path, "value": one.value}
     if (number := number_of(one.value)) is not None:
-        query["number"] = number
+        condition["number"] = number
     elif is_long_number(one.value):
-        query["long"] = f"\x01{one.value}"
-    return query
+        condition["long"] = f"\x01{one.value}"
+    return condition
 
 
 _MEASURED: Final = ("priority", "attempts", "took", "waited")

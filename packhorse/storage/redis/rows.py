@@ -7,9 +7,9 @@ requested, and does not change. docs/decisions/0007-redis-keys.md has the layout
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -19,6 +19,8 @@ from packhorse.core.job import FINAL, HELD, Job, NewJob, Reason, Token
 from packhorse.storage.broken_records import broken_job, facts_in
 from packhorse.storage.records import AbortRequest
 from packhorse.storage.redis.keys import LETTERS, STATES, names_of, place
+
+T = TypeVar("T")
 
 ODD, HAS_RESULT, SUBSCRIBED, PERSISTENT = 1, 2, 4, 8
 """Flags of a head. ODD: a script that takes or completes the job has to read `cold`."""
@@ -394,8 +396,20 @@ def from_msgpack(packed: bytes) -> Any:
     return _decode(packed)
 
 
+def in_parts(read: Callable[[int, int], list[T]], limit: int | None, size: int) -> Iterator[T]:
+    """Call `read(start, most)` for parts of up to `size`, until one is shorter or `limit` is reached."""
+    start = 0
+    while limit is None or start < limit:
+        most = size if limit is None else min(size, limit - start)
+        part = read(start, most)
+        yield from part
+        if len(part) < most:
+            return
+        start += most
+
+
 def chunks(items: Iterable[Any], size: int) -> Iterable[list[Any]]:
-    """These items, so many at a time."""
+    """These items in lists of this size."""
     found: list[Any] = []
     for item in items:
         found.append(item)

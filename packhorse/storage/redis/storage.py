@@ -299,7 +299,7 @@ class Redis(Engine[Transaction]):
     # --- moving to another storage ------------------------------------------------------------------------------------
 
     @property
-    def _copier(self) -> Copier:
+    def _copier(self) -> Copier:  # an attribute would be a cycle, which keeps connections of a dropped storage open
         return Copier(self, self._server, self._keys, self._writer)
 
     def move(self) -> Move | None:

@@ -7,7 +7,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from packhorse.core import clock
 from packhorse.core.errors import SchemaOutdated, SchemaTooNew, StorageError, StorageNotFound
@@ -21,10 +21,12 @@ from packhorse.storage.sql.storage import SQLStorage
 from packhorse.storage.sql.transaction import Shared, SQLTransaction
 from packhorse.storage.transfer import Move, decode
 
+R = TypeVar("R")
+
 FOLD_AFTER = 2_000
 """Rows that this process adds before it folds all that it finds."""
 REPEATED_CALLS = frozenset({"enqueue"})
-"""Calls that are repeated when the connection broke, and nobody knows whether the server has done them. That is
+"""Calls that are repeated when the connection broke and the server may or may not have done them. That is
 harmless because the jobs have ids; a user who repeats the call would give them others, and have every job twice."""
 FRESH = 0.02
 """Seconds for which the due time that a reserve without result has read is used."""
@@ -90,6 +92,14 @@ class ServerStorage(SQLStorage):
     due_seen: tuple[float, int | None] | None = None
     """When a reserve found nothing, and how long it was until the next job is due."""
 
+    @property
+    def has_test_clock(self) -> bool:
+        return self._clock is not None
+
+    def write(self, name: str, work: Callable[[Any], R]) -> R:
+        """`_write`, for the hot path."""
+        return self._write(name, work)
+
     def now(self) -> int:
         if self._clock is not None:
             return self._clock()
@@ -107,7 +117,7 @@ class ServerStorage(SQLStorage):
         if seen is not None and self._clock is None and (age := time.monotonic() - seen[0]) < FRESH:
             due_in = None if seen[1] is None else seen[1] - round(age * clock.SECOND)
         else:
-            ((due_in,),) = self._db.read("next_due", self._sql["next_due"], (self._moment(),))
+            ((due_in,),) = self._db.read("next_due", self._sql["next_due"], (self.moment(),))
         return self._unless_moved(due_in)
 
     # --- enqueue --------------------------------------------------------------------------------------------------

@@ -54,8 +54,6 @@ _MOST_EXPIRED = 2_000
 _REASONS = frozenset(reason.value for reason in Reason)
 _amounts = msgspec.json.Decoder(dict[str, int]).decode
 
-EVENT_COLUMNS = "id, at, kind, subject, job_id, queue, state, owner, fence, data"
-
 
 class SQLStorage(Engine[SQLTransaction]):
     """Jobs in an SQL database."""
@@ -86,7 +84,7 @@ class SQLStorage(Engine[SQLTransaction]):
         """The mark of a move, which stays as it is for the whole of this transaction."""
         return self._transfers.mark_in(tx)
 
-    def _moment(self) -> Any:
+    def moment(self) -> Any:
         """The value that statements take as the time."""
         return self.now()
 
@@ -171,7 +169,7 @@ class SQLStorage(Engine[SQLTransaction]):
         return [abort_request_of(row) for row in rows]
 
     def poll(self, foreman: str, owners: Sequence[str], *, after: int = 0) -> PollResult:
-        asked = (self._moment(), to_json(list(owners)), foreman, after)
+        asked = (self.moment(), to_json(list(owners)), foreman, after)
         (row,) = self._db.read("outlook", self._sql["outlook"], asked)
         now, stops, queued, ordered, held, mark, due_at, expire_at, next_at, resume_at, order = row
         return poll_result(

@@ -25,6 +25,7 @@ from packhorse.core.metrics import (
     has_failed,
     measure,
     measure_deleted,
+    measure_runs,
 )
 from packhorse.core.outcome import Failure
 from packhorse.core.transitions import Transition
@@ -215,6 +216,14 @@ class SQLTransaction(ABC):
         key = (place[0], place[1], "added")
         self.measures[key] = self.measures.get(key, 0) + number
 
+    def count_completed(self, runs: Mapping[Place, Sequence[tuple[int, int]]]) -> None:
+        """Count completed jobs. `runs` has how long each ran and waited, by where it was counted before."""
+        for place, times in runs.items():
+            queue, task, _ = place
+            self.move(place, (queue, task, "completed"), len(times))
+            self.measures[queue, task, "completed"] = self.measures.get((queue, task, "completed"), 0) + len(times)
+            measure_runs(self.measures, queue, task, times)
+
     def _counted(self) -> list[Row]:
         """What was counted, as rows: (level, at, queue, task, counted, amount)."""
         at = MINUTES.start_of(self.now)
@@ -316,8 +325,8 @@ class SQLTransaction(ABC):
 
     def _holding_jobs(self, job_ids: set[str]) -> dict[str, Job]:
         """The jobs that took unique keys. In a caller's transaction only waiting ones are locked, so that they do not
-        start before its end. Workers want to finish the others, and nobody knows when that transaction ends; it may
-        also see old versions of them, so they are read outside of it."""
+        start before its end. Workers want to finish the others, and that transaction may last; it may also see old
+        versions of them, so they are read outside of it."""
         if self.read_outside is None:
             return self.jobs(job_ids)
         seen = {job.id: job for job in self.read_outside(sorted(job_ids)) if job.state not in WAITING}

@@ -1,9 +1,9 @@
 """One SQLite file: connections, group commit, and errors in our own words.
 
-Every write goes through `write`. Threads that write at the same time share one transaction: whoever gets the lock
-first does everybody's work and commits once, so a hundred threads pay for one flush to disk. Reads use connections of
-their own and never wait for writers. When the file is removed, or replaced by another, the next call notices: it goes
-on with the new one, or refuses to as long as what lies beside it is the former's.
+Every write goes through `write`. Threads that write at the same time share one transaction: the first to get the lock
+does the work of all and commits once, so a hundred threads pay for one flush to disk. Reads use connections of their
+own and never wait for writers. When the file is removed or replaced, the next call notices: it continues with the new
+file, or refuses to while the log of the former one lies beside it.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ R = TypeVar("R")
 Row = tuple[Any, ...]
 
 SHARED_COMMIT = 200
-"""How many calls may share one commit; more would make the first of them wait too long."""
+"""How many calls may share one commit. More would make the first of them wait too long."""
 
-FOLD_AFTER = 5.0
-"""Seconds between two foldings of the log."""
+CHECKPOINT_EVERY = 5.0
+"""Seconds between two checkpoints."""
 
-# Connections inherited through fork. They must be neither used nor closed in the child: closing one would disturb the
-# parent's locks and its write-ahead log. So they are kept from the garbage collector until the process ends.
+# Connections inherited through fork. The child must neither use nor close them: closing one would disturb the parent's
+# locks and its write-ahead log. This keeps them from the garbage collector until the process ends.
 _inherited: list[object] = []
 
 
@@ -51,7 +51,7 @@ class Options(NamedTuple):
 
 
 class _Ticket(Generic[R]):
-    """One thread's work, on its way into a shared transaction."""
+    """One thread's work, to be done in a shared transaction."""
 
     __slots__ = ("asked_at", "error", "is_done", "leads", "name", "result", "turn", "work")
 
@@ -60,7 +60,7 @@ class _Ticket(Generic[R]):
         self.work = work
         self.asked_at = time.perf_counter()
         self.is_done = False
-        self.leads = False  # it is this ticket's thread that commits next
+        self.leads = False  # this ticket's thread commits next
         self.turn = threading.Lock()  # released when the ticket is done, or when it is to lead
         self.turn.acquire()
         self.result: R
@@ -90,43 +90,43 @@ class Database:
         _databases.add(self)
 
     def _forget(self) -> None:
-        self._open = threading.Event()  # cleared for the moment of a fork: nobody begins anything then
+        self._open = threading.Event()  # cleared for the moment of a fork: no call begins then
         self._open.set()
-        self._line_lock = threading.Lock()  # guards the two below, for moments
+        self._line_lock = threading.Lock()  # guards the two below
         self._pending: deque[_Ticket[Any]] = deque()
-        self._is_led = False
-        self._lock = threading.Lock()  # whoever holds it may use the writer
+        self._has_leader = False
+        self._lock = threading.Lock()  # the thread that holds it may use the writer
         self._writer: sqlite3.Connection | None = None
-        self._files = 0  # how many were left because they were no longer there
+        self._files = 0  # how many were given up because they were removed or replaced
         self._readers: list[sqlite3.Connection] = []
         self._readers_lock = threading.Lock()
         self._version_reader: sqlite3.Connection | None = None
         self._version_file = 0  # of which file, by number
         self._version_lock = threading.Lock()
         self.readers_open = 0
-        self._next_fold = 0.0
-        self._folded_version = -1
-        self._fold_failed = False
+        self._next_checkpoint = 0.0
+        self._checkpointed_version = -1
+        self._checkpoint_failed = False
 
     # --- writing --------------------------------------------------------------------------------------------------
 
     def write(self, name: str, work: Callable[[SQLiteTransaction], R]) -> R:
-        """Do `work` in a transaction, committed when this returns; all of it or nothing."""
-        self._pass_gate()
+        """Run `work` in a transaction, committed when this returns; all of it or nothing."""
+        self._wait_for_fork()
         ticket = _Ticket(name, work)
         wakes = False
         try:
             with self._line_lock:
                 self._pending.append(ticket)
-                ticket.leads = not self._is_led
-                self._is_led = True
+                ticket.leads = not self._has_leader
+                self._has_leader = True
             if not ticket.leads:
                 ticket.turn.acquire()
             if not ticket.is_done:
                 with self._lock:
                     wakes = self._commit_together(ticket)
         except BaseException:
-            self._step_out(ticket)
+            self._withdraw(ticket)
             raise
         finally:
             if ticket.leads:
@@ -139,24 +139,24 @@ class Database:
         return ticket.result
 
     def _pass_on(self) -> None:
-        """The next in line leads. Whoever was served has gone by then and need not wait for the next commit."""
+        """Make the next ticket lead. The threads whose work is done do not wait for the next commit."""
         with self._line_lock:
-            self._is_led = bool(self._pending)
+            self._has_leader = bool(self._pending)
             if self._pending:
                 self._pending[0].leads = True
                 self._pending[0].turn.release()
 
-    def _step_out(self, ticket: _Ticket[Any]) -> None:
-        """Interrupted in line: nobody shall do this behind the caller's back."""
+    def _withdraw(self, ticket: _Ticket[Any]) -> None:
+        """The caller was interrupted while it waited: its work must not be done any more."""
         with self._line_lock, suppress(ValueError):
             self._pending.remove(ticket)
 
     def _commit_together(self, own: _Ticket[Any]) -> bool:
-        """Do what is pending and commit it. True: work came into line, and somebody should be woken."""
+        """Do the pending work and commit it. True: jobs were queued, and a waiter should be woken."""
         with self._line_lock:
             tickets = [self._pending.popleft() for _ in range(min(len(self._pending), SHARED_COMMIT))]
         try:
-            self._leave_lost_file()
+            self._give_up_lost_file()
             connection = self._writer or self._open_writer()
             self._begin(connection)
             began_at = time.perf_counter()
@@ -169,15 +169,15 @@ class Database:
                     self._shared.names.add(shared.names)
             except BaseException as error:
                 if not isinstance(error, Exception) and not connection.in_transaction:
-                    self._report(tickets, began_at, own)  # the interrupt came when all was committed
+                    self._report(tickets, began_at, own)  # the interrupt came after the commit
                     raise
                 _roll_back(connection)
                 raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is for the callers to see
+        except Exception as error:  # noqa: BLE001 - the callers get it
             self._fail(tickets, error, own)
             return False
         except BaseException:
-            # This thread was interrupted. The others' work is undone too, so it goes back in line for one of them.
+            # This thread was interrupted. The work of the others is undone too, so one of them does it again.
             with self._line_lock:
                 undone = [ticket for ticket in reversed(tickets) if ticket is not own and not ticket.is_done]
                 self._pending.extendleft(undone)
@@ -185,15 +185,17 @@ class Database:
         try:
             self._report(tickets, began_at, own)
         finally:
-            for ticket in tickets:  # also if this thread is interrupted just here: all is stored, and nobody may wait
+            for (
+                ticket
+            ) in tickets:  # even if this thread is interrupted here: everything is stored, and no thread may wait on
                 if not ticket.is_done:
-                    _let_go(ticket, own)
+                    _release(ticket, own)
         return shared.wakes
 
     def _do_all(self, tickets: Sequence[_Ticket[Any]], connection: sqlite3.Connection) -> SQLiteTransaction:
         shared = SQLiteTransaction(connection, self._shared, self._now())
         if len(tickets) == 1:
-            # Alone, a call that fails is undone with the whole transaction and needs no savepoint.
+            # A single call that fails is undone with the whole transaction, without a savepoint.
             tickets[0].result = tickets[0].work(shared)
             return shared
         for ticket in tickets:
@@ -201,36 +203,36 @@ class Database:
         return shared
 
     def _do(self, ticket: _Ticket[Any], shared: SQLiteTransaction) -> None:
-        """One of several tickets' work. Its failure undoes its own writes and nobody else's."""
+        """Do the work of one of several tickets. If it fails, only its own writes are undone."""
         ticket.error = None
         try:
             ticket.result = shared.nested(ticket.work)
         except sqlite3.OperationalError:
-            raise  # the file is in trouble, not this call: everybody's transaction fails
-        except Exception as error:  # noqa: BLE001 - whatever the call raised is its caller's to see
-            ticket.error = self._told(error)
+            raise  # a problem of the file, not of this call: the whole transaction fails
+        except Exception as error:  # noqa: BLE001 - the caller gets it
+            ticket.error = self._translated(error)
 
-    def _told(self, error: Exception) -> Exception:
+    def _translated(self, error: Exception) -> Exception:
         if isinstance(error, OverflowError | UnicodeEncodeError | sqlite3.ProgrammingError | sqlite3.InterfaceError):
             return BadValue("a value cannot be stored or looked for", why=str(error))
         return translate(error, self.path) if isinstance(error, sqlite3.Error) else error
 
     def _fail(self, tickets: Sequence[_Ticket[Any]], error: Exception, own: _Ticket[Any]) -> None:
         for ticket in tickets:
-            ticket.error = self._told(error)
-            _let_go(ticket, own)
+            ticket.error = self._translated(error)
+            _release(ticket, own)
 
     def _report(self, tickets: Sequence[_Ticket[Any]], began_at: float, own: _Ticket[Any]) -> None:
         run = time.perf_counter() - began_at
         for ticket in tickets:
             self.meter.record(ticket.name, began_at - ticket.asked_at, run)
-            _let_go(ticket, own)
+            _release(ticket, own)
 
     def _begin(self, connection: sqlite3.Connection) -> None:
-        """Take the file's write lock. SQLite's own waiting sleeps too long to be fair, so this loop does it."""
-        self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+        """Take the file's write lock. SQLite's own busy handler sleeps too long to be fair."""
+        self._retry_busy(lambda: connection.execute("BEGIN IMMEDIATE"))
 
-    def _patiently(self, action: Callable[[], R]) -> R:
+    def _retry_busy(self, action: Callable[[], R]) -> R:
         began_at = time.monotonic()
         deadline, soon = began_at + self.options.patience, began_at + 0.5
         pause = 0.000_2
@@ -242,7 +244,7 @@ class Database:
                     raise
                 self.meter.busy_retries += 1
                 time.sleep(random.uniform(0.5, 1.5) * pause)
-                # Others hold the lock for milliseconds: whoever sleeps longer leaves the file idle.
+                # Others hold the lock for milliseconds; a longer sleep would leave the file idle.
                 pause = min(pause * 1.5, 0.002 if time.monotonic() < soon else 0.02)
 
     # --- reading --------------------------------------------------------------------------------------------------
@@ -253,10 +255,10 @@ class Database:
 
     def read_with(self, name: str, work: Callable[[sqlite3.Connection], R]) -> R:
         """Several queries on one connection."""
-        self._pass_gate()
+        self._wait_for_fork()
         asked_at = time.perf_counter()
         try:
-            file = self._look_at_file()
+            file = self._check_file()
             connection = self._take_reader()
             began_at = time.perf_counter()
             try:
@@ -264,7 +266,7 @@ class Database:
             finally:
                 self._give_reader_back(connection, file)
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
-            raise self._told(error) from error
+            raise self._translated(error) from error
         self.meter.record(name, began_at - asked_at, time.perf_counter() - began_at)
         return result
 
@@ -278,12 +280,12 @@ class Database:
         self.read_with("prepare", lambda _: None)
 
     def version(self) -> int:
-        """A number that changes with every commit, whoever makes it. One connection answers always: the number is its
-        own count of others' commits."""
-        self._pass_gate()
+        """A number that changes with every commit of any process. It is a connection's own count of the commits of
+        others, so one connection always reads it."""
+        self._wait_for_fork()
         with self._version_lock:
             try:
-                file = self._look_at_file()
+                file = self._check_file()
                 if self._version_reader is not None and self._version_file != file:
                     self._give_reader_back(self._version_reader, self._version_file)
                     self._version_reader = None
@@ -295,32 +297,32 @@ class Database:
             return number
 
     def checkpoint(self) -> None:
-        """Write what the log has gathered back into the file, every few seconds, beside whoever reads or writes. Left
-        to itself SQLite does so at the end of some commit, whose caller then waits for tens of milliseconds. Where it
-        fails it can wait: what stands in the log is stored, and on a full disk a foreman has to look all the same."""
-        if time.monotonic() < self._next_fold:
+        """Write the log back into the file, every few seconds, while others read and write. SQLite itself would do so
+        at the end of some commit, whose caller then waits for tens of milliseconds. A failure is only logged: what is
+        in the log is stored, and a foreman must be able to read from a full disk."""
+        if time.monotonic() < self._next_checkpoint:
             return
-        self._next_fold = time.monotonic() + FOLD_AFTER
+        self._next_checkpoint = time.monotonic() + CHECKPOINT_EVERY
         version = self.version()
-        if version == self._folded_version:
+        if version == self._checkpointed_version:
             return
-        self._folded_version = version
+        self._checkpointed_version = version
         try:
-            with self._version_lock:  # nobody forks meanwhile
+            with self._version_lock:  # no fork happens meanwhile
                 connection = self._file.connect()
                 try:
                     connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
                 finally:
                     connection.close()
         except sqlite3.Error as error:
-            if not self._fold_failed:
-                import logging  # not before it is needed: commands that only look have no use for it
+            if not self._checkpoint_failed:
+                import logging  # slow to import, and rarely needed
 
                 log = logging.getLogger("packhorse.storage")
                 log.warning("%s: its log could not be written back, and grows: %s", self.path, error)
-            self._fold_failed = True
+            self._checkpoint_failed = True
         else:
-            self._fold_failed = False
+            self._checkpoint_failed = False
 
     def _take_reader(self) -> sqlite3.Connection:
         while True:
@@ -328,11 +330,11 @@ class Database:
                 if self._readers:
                     return self._readers.pop()
                 if self._writer is not None:
-                    self.readers_open += 1  # already: a fork has to wait until it is open
+                    self.readers_open += 1  # before it is open: a fork must wait for it
                     break
             with self._lock:
                 if self._writer is None:
-                    self._open_writer()  # makes the file and its tables, which a reader may not
+                    self._open_writer()  # creates the file and its tables, which a reader may not
         try:
             connection = self._file.connect()
             connection.execute(f"PRAGMA busy_timeout = {round(self.options.patience * 1000)}")
@@ -354,27 +356,27 @@ class Database:
     # --- the file -------------------------------------------------------------------------------------------------
 
     def refuse_mismatch(self) -> None:
-        """Raise StorageUnavailable if the file must not be opened, by whatever connection, as it lies there now."""
+        """Raise StorageUnavailable if the file that is there must not be opened by any connection."""
         with self._lock:
             self._file.refuse_mismatch()
 
-    def _look_at_file(self) -> int:
-        """The number of the file that is there, after which a reader is taken."""
+    def _check_file(self) -> int:
+        """The number of the file that is there. Called before a reader is taken."""
         if self._is_lost():
             with self._lock:
-                self._leave_lost_file()
+                self._give_up_lost_file()
         return self._files
 
     def _is_lost(self) -> bool:
-        """Is something else, or nothing, where our file was?"""
+        """Whether our file was removed or replaced."""
         return self._writer is not None and self._file.is_lost()
 
-    def _leave_lost_file(self) -> None:
-        """Whoever holds the lock lets go of a file that is no longer there. SQLite would go on writing into it. When
-        such a connection closes, SQLite sees that the file has gone and leaves alone what has the names of its log."""
+    def _give_up_lost_file(self) -> None:
+        """Close a file that is no longer there; called under the lock. SQLite would continue to write into it. When the
+        connections close, SQLite sees that the file is gone and does not touch the log of another."""
         if not self._is_lost():
             return
-        self._file.refuse_mismatch()  # with all still open: should our file come back, we go on with it
+        self._file.refuse_mismatch()  # before closing: should our file come back, we continue with it
         with self._readers_lock:
             self._files += 1
             idle, self._readers = self._readers, []
@@ -388,50 +390,50 @@ class Database:
 
     def _open_writer(self) -> sqlite3.Connection:
         self._file.create()
-        self._writer = self._patiently(self._file.connect_writer)
+        self._writer = self._retry_busy(self._file.connect_writer)
         self._file.note_wal()
         return self._writer
 
     # --- fork -----------------------------------------------------------------------------------------------------
 
     def prepare_fork(self) -> bool:
-        """Just before a fork: let the write that is under way end, begin no other, and close what is open.
+        """Called before a fork: let the current write end, begin no other, and close what is open.
 
-        SQLite keeps its locks in memory that the child would inherit: the child would believe to hold locks that only
-        the parent has, and go on writing into a log that others have thrown away. With nothing open, nothing is
-        inherited. Who cannot get the lock for long waits for another process, and has no transaction open.
+        SQLite keeps its locks in memory that the child would inherit: the child would believe that it holds locks that
+        only the parent has, and write into a log that others have removed. With nothing open, nothing is inherited. If
+        the lock is taken for long, its holder waits for another process and has no transaction open.
         """
         self._open.clear()
-        if not self._version_lock.acquire(timeout=_STILL):
+        if not self._version_lock.acquire(timeout=_FORK_PATIENCE):
             self._open.set()
             return False
-        if not self._lock.acquire(timeout=_STILL):
+        if not self._lock.acquire(timeout=_FORK_PATIENCE):
             self._version_lock.release()
             self._open.set()
             return False
-        deadline = time.monotonic() + _STILL
+        deadline = time.monotonic() + _FORK_PATIENCE
         while True:
-            with self._readers_lock:  # whoever reads after this finds no writer, and waits for the lock
+            with self._readers_lock:  # a later reader finds no writer, and waits for the lock
                 if self.connections()[1] <= 1 or time.monotonic() >= deadline:
                     self._close_all(is_for_good=False)
                     return True
             time.sleep(0.001)  # a read is under way in another thread
 
     def resume_after_fork(self) -> None:
-        """The fork is done, and this is the parent."""
+        """Called in the parent after the fork."""
         self._lock.release()
         self._version_lock.release()
         self._open.set()
 
-    def _pass_gate(self) -> None:
+    def _wait_for_fork(self) -> None:
         if not self._open.is_set():
-            self._open.wait(2 * _STILL)
+            self._open.wait(2 * _FORK_PATIENCE)
 
     def reset_after_fork(self) -> None:
-        """The fork is done, and this is the child: the parent's threads, and the locks they hold, are not here."""
+        """Called in the child after the fork: the threads of the parent, and the locks that they hold, are not here."""
         if self._writer is not None or self._readers or self._version_reader is not None:
             _inherited.append((self._writer, self._readers, self._version_reader))
-        self.meter.part_ways()
+        self.meter.reset_lock()
         self._forget()
 
     # --- closing --------------------------------------------------------------------------------------------------
@@ -461,22 +463,22 @@ class Database:
                 self._writer = None
 
 
-_STILL = 2.0
+_FORK_PATIENCE = 2.0
 _databases: weakref.WeakSet[Database] = weakref.WeakSet()
-_still: list[Database] = []
+_prepared_for_fork: list[Database] = []
 
 
 def _before_fork() -> None:
-    _still.extend(database for database in list(_databases) if database.prepare_fork())
+    _prepared_for_fork.extend(database for database in list(_databases) if database.prepare_fork())
 
 
 def _after_fork_in_parent() -> None:
-    while _still:
-        _still.pop().resume_after_fork()
+    while _prepared_for_fork:
+        _prepared_for_fork.pop().resume_after_fork()
 
 
 def _after_fork_in_child() -> None:
-    _still.clear()
+    _prepared_for_fork.clear()
     for database in list(_databases):
         database.reset_after_fork()
 
@@ -485,8 +487,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 
 
-def _let_go(ticket: _Ticket[Any], own: _Ticket[Any]) -> None:
-    """Its thread may go on."""
+def _release(ticket: _Ticket[Any], own: _Ticket[Any]) -> None:
+    """Let its thread continue."""
     ticket.is_done = True
     if ticket is not own:
         ticket.turn.release()
@@ -497,7 +499,7 @@ def _roll_back(connection: sqlite3.Connection) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
     except sqlite3.Error:
-        pass  # the first error is the one to tell
+        pass  # report the first error
 
 
 def _is_busy(error: sqlite3.Error) -> bool:

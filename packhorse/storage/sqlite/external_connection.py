@@ -1,6 +1,6 @@
 """A caller's connection to the same file: what it does is part of the caller's transaction.
 
-SQLite notifies nobody of a commit. A SQLAlchemy Session and Django do, so a waiter is woken; otherwise workers find
+SQLite does not report a commit. A SQLAlchemy Session and Django do, so a waiter is woken; otherwise workers find
 such jobs when they look the next time, within a second.
 """
 

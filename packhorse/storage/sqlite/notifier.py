@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packhorse.storage.fork_hook import reset_after_fork
+
 if TYPE_CHECKING:  # a process that only reads does not import sockets
     import socket
 
@@ -38,11 +40,11 @@ class Notifier:
         self._seen: dict[frozenset[str], int] = {}  # the same by choice of queues: workers may share a storage
         self._waiters: set[socket.socket] = set()
         self._lock = threading.RLock()  # reentrant: a signal handler may interrupt the thread that holds it
-        self._pid = os.getpid()
         self._hops: dict[frozenset[str], int] = {}  # left of the notification that woke the latest, by its queues
         self._has_warned = False
         self._listed: list[str] = []
         self._listed_at = -1  # modification time of the directory when it was listed
+        reset_after_fork(self)
 
     @functools.cached_property
     def directory(self) -> Path:
@@ -109,7 +111,6 @@ class Notifier:
 
     def wait(self, timeout: float, queues: Sequence[str] = ()) -> bool:
         """Wait until notified, interrupted, or `timeout` seconds are over."""
-        self._reset_after_fork()
         served = frozenset(queues)
         try:
             waiter, path = self._open_socket()
@@ -139,7 +140,6 @@ class Notifier:
 
     def interrupt(self) -> None:
         """Wake all waiters of this process, and any thread that is about to wait."""
-        self._reset_after_fork()
         self._seen = {}
         self._seen_version = -1  # before the waiters are counted: a thread that comes later reads this
         with self._lock:
@@ -147,12 +147,10 @@ class Notifier:
         for path in paths:
             self._send(path, 0)
 
-    def _reset_after_fork(self) -> None:
+    def after_fork(self) -> None:
         """The parent's waiters are not ours, and its lock may never be released."""
-        if self._pid != os.getpid():
-            self._pid = os.getpid()
-            self._lock = threading.RLock()
-            self._waiters = set()
+        self._lock = threading.RLock()
+        self._waiters = set()
 
     def _open_socket(self) -> tuple[socket.socket, Path]:
         import socket

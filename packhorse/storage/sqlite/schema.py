@@ -1,7 +1,7 @@
-"""The schema of the SQLite file: made when the file is new, and brought up to date by the first program that is newer,
-unless that only looks. One process does it, the others wait for the write lock and find it done.
+"""The schema of the SQLite file: created in a new file, and brought up to date by the first program that is newer,
+unless that program only looks. One process does it; the others wait for the write lock and find it done.
 
-A program that is older than the schema goes on working as long as the schema says so, and is refused politely if not.
+A program that is older than the schema continues to work as long as the schema allows it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from packhorse.core.errors import NotADatabase, SchemaOutdated, SchemaTooNew, St
 from packhorse.storage.sql.statements import load_migrations
 
 Migration = tuple[int, str, str]
-Asked = sqlite3.Connection | sqlite3.Cursor
+Executor = sqlite3.Connection | sqlite3.Cursor
 
 MIGRATIONS = load_migrations("sqlite")
 SCHEMA = MIGRATIONS[-1][0]
@@ -52,11 +52,11 @@ def prepare(
                 hint="run: packhorse migrate",
             )
         _bring_up_to_date(connection, path, present, migrations)
-        present = _version(connection)  # somebody newer may have been quicker
+        present = _version(connection)  # a newer program may have been first
     _refuse_newer(connection, path, present, wanted)
 
 
-def _refuse_newer(connection: Asked, path: Path, present: int, wanted: int) -> None:
+def _refuse_newer(connection: Executor, path: Path, present: int, wanted: int) -> None:
     if present > wanted and _oldest_program(connection) > wanted:
         raise SchemaTooNew(
             f"{path} has schema {present}; this Packhorse knows schemas up to {wanted}",
@@ -65,8 +65,8 @@ def _refuse_newer(connection: Asked, path: Path, present: int, wanted: int) -> N
 
 
 def prepare_within(cursor: sqlite3.Cursor, path: Path, migrations: Sequence[Migration] = MIGRATIONS) -> None:
-    """`prepare`, in somebody else's transaction. A file without our tables gets them, if and when that commits; an
-    older schema is not for it to change: no copy of the file could be taken before."""
+    """`prepare`, in a caller's transaction. A file without our tables gets them if that commits. An older schema is not
+    changed, because the file could not be backed up before."""
     present, wanted = _version(cursor), migrations[-1][0]
     if 0 < present < wanted:
         raise SchemaOutdated(
@@ -80,7 +80,7 @@ def prepare_within(cursor: sqlite3.Cursor, path: Path, migrations: Sequence[Migr
 
 
 def is_ready(connection: sqlite3.Connection) -> bool:
-    """Whether the file can be opened, with its tables, without writing anything to it."""
+    """Whether the file, with its tables, can be opened without writing to it."""
     cursor = connection.cursor()
     cursor.row_factory = None
     try:
@@ -97,7 +97,7 @@ def _bring_up_to_date(
         _back_up(connection, path, present)  # before the lock: a backup cannot be taken inside a transaction
     connection.execute("BEGIN IMMEDIATE")
     try:
-        present = _version(connection)  # somebody may have been quicker
+        present = _version(connection)  # another process may have been first
         _apply(connection, [migration for migration in migrations if migration[0] > present])
         connection.execute("COMMIT")
     except BaseException:
@@ -106,7 +106,7 @@ def _bring_up_to_date(
         raise
 
 
-def _apply(connection: Asked, migrations: Sequence[Migration]) -> None:
+def _apply(connection: Executor, migrations: Sequence[Migration]) -> None:
     for _, sql in script(migrations):
         for statement in split(sql):
             connection.execute(statement)
@@ -137,7 +137,7 @@ def has_none(path: Path) -> bool:
     connection = sqlite3.connect(path, timeout=_LOOK)
     try:
         return _version(connection) == 0
-    except sqlite3.Error:  # whoever opens it will say what is wrong
+    except sqlite3.Error:  # opening it reports what is wrong
         return False
     finally:
         connection.close()
@@ -155,25 +155,25 @@ def _present_version(path: Path) -> int:
         connection.close()
 
 
-def _version(connection: Asked) -> int:
+def _version(connection: Executor) -> int:
     """The file's schema; 0 when it has none of our tables yet."""
     known = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'packhorse_meta'").fetchone()
     return 0 if known is None else _meta(connection, "schema")
 
 
-def _oldest_program(connection: Asked) -> int:
+def _oldest_program(connection: Executor) -> int:
     """The oldest schema whose programs may use the file."""
     return _meta(connection, "oldest_program")
 
 
-def _meta(connection: Asked, key: str) -> int:
+def _meta(connection: Executor, key: str) -> int:
     row = connection.execute("SELECT value FROM packhorse_meta WHERE key = ?", (key,)).fetchone()
     return int(row[0]) if row else 0
 
 
 def _back_up(connection: sqlite3.Connection, path: Path, present: int) -> None:
-    """A copy of the file as it was, before its tables change. One that is there already is the better one: it was taken
-    before anybody began. It is written under another name first, so that half a copy is never taken for a whole."""
+    """Copy the file before its tables change. An existing copy is better: it was taken before any change. The copy gets
+    its name when it is complete."""
     copy = path.with_name(f"{path.name}.schema{present}.bak")
     if copy.exists():
         return
@@ -186,7 +186,7 @@ def _back_up(connection: sqlite3.Connection, path: Path, present: int) -> None:
     if is_unchanged:
         draft.rename(copy)
     else:
-        draft.unlink()  # somebody else was quicker and has its own copy
+        draft.unlink()  # another process was first and has its own copy
 
 
 def split(sql: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The statements of the SQLite storage, and its words."""
+"""The statements of the SQLite storage, and its dialect."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from packhorse.web.reader import Reader
 from packhorse.web.text import safe
 
 PAGE_SIZE = 50
-UNKNOWN_QUEUE = "tick “make it new” if it shall be made"
+UNKNOWN_QUEUE = "tick “create queue” to make it"
 _SUGGESTED = 200
 SHOWN = "shown"
 """The word of an address by which a browser says which jobs its reader has before them: these stay, in this order,

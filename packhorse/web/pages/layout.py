@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import jinja2
+from jinja2.ext import Extension
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
@@ -29,35 +31,35 @@ from packhorse.web.text import safe
 # What a page says after a deed.
 MESSAGES = {
     "retried": "It is queued again.",
-    "aborted": "It was aborted.",
-    "abort_requested": "It was asked to stop. It ends as aborted, unless it completes first.",
-    "started": "It runs next.",
+    "aborted": "Aborted.",
+    "abort_requested": "Asked to stop. It ends as aborted, unless it completes first.",
+    "started": "It starts next.",
     "moved": "Its priority was set.",
-    "requeued": "It is in another queue.",
+    "requeued": "It was moved to another queue.",
     "deleted": "The job was deleted.",
     "copied": "This is the copy.",
     "enqueued": "The job was enqueued.",
-    "twin": "A unique twin was there before: this is it.",
+    "twin": "A job with the same unique key exists already: this one.",
     "paused": "The queue is paused.",
-    "resumed": "The queue goes on.",
-    "pause_over": "The queue goes on: its pause would be over by now.",
+    "resumed": "Queue resumed.",
+    "pause_over": "Queue resumed: its pause would be over by now.",
     "schedule_paused": "The schedule is paused.",
-    "schedule_resumed": "The schedule goes on.",
-    "schedule_skipped": "Its next slot is left out.",
+    "schedule_resumed": "Schedule resumed.",
+    "schedule_skipped": "Its next run is skipped.",
     "schedule_removed": "The schedule was removed.",
-    "silenced": "It is shown apart for a while, and counted as ever.",
-    "unsilenced": "It is shown among the others again.",
-    "quieted": "The order is given; within a second or two it takes no more jobs.",
-    "ordered": "The order is given; it is followed within a second or two.",
-    "stacks": "This is where it stands.",
-    "no_stacks": "It has not answered in time: something in it may hold the interpreter, or it has just ended.",
-    "unchanged": "It was so already.",
+    "silenced": "Silenced: listed below the others, and still counted.",
+    "unsilenced": "Unsilenced.",
+    "quieted": "Order sent: within a second or two it takes no more jobs.",
+    "ordered": "Order sent: it takes effect within a second or two.",
+    "stacks": "This is its current stack.",
+    "no_stacks": "No answer in time: something may hold the interpreter, or the worker has just exited.",
+    "unchanged": "Nothing to change.",
 }
 _DONE_TO_MANY = {
     "retry": "retried",
-    "force_start": "put in front",
-    "set_priority": "given another priority",
-    "set_queue": "put in another queue",
+    "force_start": "forced to start",
+    "set_priority": "moved to another priority",
+    "set_queue": "moved to another queue",
     "abort": "aborted or asked to stop",
     "delete": "deleted",
 }
@@ -76,6 +78,9 @@ _UNDO_FOR = 8 * SECOND
 _ROOM = 7  # letters of busy slots beside which the number of workers has room
 
 
+_PREFORMATTED = re.compile(r"(<(?:pre|textarea)\b.*?</(?:pre|textarea)>)", re.DOTALL)
+
+
 class NavItem(NamedTuple):
     """An entry of the navigation; `live` names the number that the stream brings."""
 
@@ -87,6 +92,19 @@ class NavItem(NamedTuple):
     live: str = ""
 
 
+class Unindented(Extension):
+    """Leaves the indentation of templates out of the pages: rows repeat it thousands of times. One space stays
+    behind a statement, because Jinja drops the line break there."""
+
+    def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
+        parts = _PREFORMATTED.split(source)
+        for place in range(0, len(parts), 2):
+            text = re.sub(r"(?<!%\})\n +", "\n", re.sub(r"%\}\n +", "%}\n ", parts[place]))
+            text = re.sub(r"(?<=[>}])\n ?(?=</?(?:t[dhr]|tbody|thead)\b)", "", text)  # nothing counts between cells
+            parts[place] = re.sub(r"(?<=</t[dhr]>)\n(?=\{%)", "", text)
+        return "".join(parts)
+
+
 @functools.cache
 def templates() -> jinja2.Environment:
     """The templates, compiled when first used. Everything is escaped unless it is markup of our own."""
@@ -96,6 +114,7 @@ def templates() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        extensions=[Unindented],
     )
     environment.filters.update(filters.FILTERS)
     environment.globals.update(
@@ -237,11 +256,11 @@ def _said(page_request: PageRequest) -> str:
         return _said_of_many(page_request)
     if said in ("pruned", "pruned_some"):
         jobs, events = (_counted(page_request, name) for name in ("changed", "skipped"))
-        rest = " There is more: prune again." if said == "pruned_some" else ""
-        return f"{count_text(jobs, 'job')} and {count_text(events, 'event')} are gone.{rest}"
+        rest = " There are more: prune again." if said == "pruned_some" else ""
+        return f"{count_text(jobs, 'job')} and {count_text(events, 'event')} were removed.{rest}"
     if said == "compacted":
         before, after = (size_text(_counted(page_request, name)) for name in ("changed", "skipped"))
-        return f"The storage had {before}, and has {after} now."
+        return f"The storage shrank from {before} to {after}."
     if said == "backed_up":
         return f"The copy is {safe(page_request.query.get('file', ''))[:120]}, beside the storage."
     return MESSAGES.get(said, "")
@@ -268,9 +287,9 @@ def _said_of_many(page_request: PageRequest) -> str:
     changed, skipped = (_counted(page_request, name) for name in ("changed", "skipped"))
     done = _DONE_TO_MANY.get(page_request.query.get("did", ""), "changed")
     if not changed:
-        rest = f": {count_text(skipped, 'was', 'were')} left alone" if skipped else ""
+        rest = f": {count_text(skipped, 'was', 'were')} skipped" if skipped else ""
         return f"No job was {done}{rest}."
-    return f"{count_text(changed, 'job was', 'jobs were')} {done}{f', {skipped:,} left alone' if skipped else ''}."
+    return f"{count_text(changed, 'job was', 'jobs were')} {done}{f', {skipped:,} skipped' if skipped else ''}."
 
 
 def _html(text: str, status: int) -> Response:

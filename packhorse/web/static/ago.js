@@ -1,6 +1,16 @@
 // How long ago something was, or how soon it will be, kept true while a page stands still.
-const UNITS = [["d", 86400], ["h", 3600], ["m", 60], ["s", 1]];
-const WORDS = { ago: ["", "", "now"], since: ["", "", "just now"], due: ["", "due ", "due now"], next: ["next ", "due ", "due now"] };
+const UNITS = [
+  ["d", 86400],
+  ["h", 3600],
+  ["m", 60],
+  ["s", 1],
+];
+const WORDS = {
+  ago: ["", "", "now"],
+  since: ["", "", "just now"],
+  due: ["", "due ", "due now"],
+  next: ["next ", "due ", "due now"],
+};
 let ahead = -Infinity; // the server's clock before that of this browser, in milliseconds
 
 function told(time) {

@@ -4,12 +4,20 @@ const USUAL = ["Queue", "Priority", "Attempt", "Waited", "Ran", "When"];
 const sheet = new CSSStyleSheet();
 
 function kept() {
-  try { return JSON.parse(localStorage.getItem(KEY)) ?? USUAL; } catch { return USUAL; }
+  try {
+    return JSON.parse(localStorage.getItem(KEY)) ?? USUAL;
+  } catch {
+    return USUAL;
+  }
 }
 
 function show(chosen) {
-  const hidden = USUAL.filter((name) => !chosen.includes(name)).map((name) => `.jobs [data-label="${name}"] { display: none !important; }`);
-  const worker = chosen.includes("Worker") ? [".jobs .spare { display: table-cell; } @media (max-width: 1000px) { .jobs td.spare { display: flex; } }"] : [];
+  const hidden = USUAL.filter((name) => !chosen.includes(name)).map(
+    (name) => `.jobs [data-label="${name}"] { display: none !important; }`,
+  );
+  const worker = chosen.includes("Worker")
+    ? [".jobs .spare { display: table-cell; } @media (max-width: 1000px) { .jobs td.spare { display: flex; } }"]
+    : [];
   const close = chosen.includes("close") ? [".jobs :is(th, td) { padding-block: .1rem; }"] : [];
   sheet.replaceSync([...hidden, ...worker, ...close].join("\n"));
 }
@@ -22,7 +30,11 @@ export function startColumns() {
     box.checked = kept().includes(box.value);
     box.addEventListener("change", () => {
       const chosen = boxes.filter((each) => each.checked).map((each) => each.value);
-      try { localStorage.setItem(KEY, JSON.stringify(chosen)); } catch { /* for this page only */ }
+      try {
+        localStorage.setItem(KEY, JSON.stringify(chosen));
+      } catch {
+        /* for this page only */
+      }
       show(chosen);
     });
   }

@@ -2,10 +2,26 @@
 import { pauseLive } from "./live.js";
 import { withRange } from "./range.js";
 
-const PLACES = { o: "/", j: "/jobs", f: "/failures", q: "/queues", t: "/tasks", w: "/workers", s: "/schedules", a: "/audit" };
-let isGoing = false, ticked = "";
+const PLACES = {
+  o: "/",
+  j: "/jobs",
+  f: "/failures",
+  q: "/queues",
+  t: "/tasks",
+  w: "/workers",
+  s: "/schedules",
+  a: "/audit",
+};
+let isGoing = false,
+  ticked = "";
 
-const isOff = () => { try { return localStorage.getItem("packhorse-keys") === "off"; } catch { return false; } };
+const isOff = () => {
+  try {
+    return localStorage.getItem("packhorse-keys") === "off";
+  } catch {
+    return false;
+  }
+};
 
 function move(step) {
   const rows = [...document.querySelectorAll("[data-row]")];
@@ -33,12 +49,21 @@ export function startKeys(nextTheme) {
   const off = dialog?.querySelector("[data-keys-off]");
   if (off) {
     off.checked = isOff();
-    off.addEventListener("change", () => { try { localStorage.setItem("packhorse-keys", off.checked ? "off" : "on"); } catch { /* for this page only */ } });
+    off.addEventListener("change", () => {
+      try {
+        localStorage.setItem("packhorse-keys", off.checked ? "off" : "on");
+      } catch {
+        /* for this page only */
+      }
+    });
   }
   document.querySelector("[data-keys]")?.addEventListener("click", () => dialog?.showModal());
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || isOff()) return;
-    if (event.target.matches("input, textarea, select, [contenteditable]")) { if (event.key === "Escape") event.target.blur(); return; }
+    if (event.target.matches("input, textarea, select, [contenteditable]")) {
+      if (event.key === "Escape") event.target.blur();
+      return;
+    }
     if (document.querySelector("dialog[open]")) return;
     if (isGoing) {
       isGoing = false;
@@ -47,21 +72,59 @@ export function startKeys(nextTheme) {
     }
     const row = document.querySelector("[data-row].here");
     switch (event.key) {
-      case "/": event.preventDefault(); document.getElementById("find")?.focus(); break;
-      case "g": isGoing = true; setTimeout(() => { isGoing = false; }, 1500); break;
-      case "j": move(1); break;
-      case "k": move(-1); break;
-      case "x": ticked = row?.dataset.row; row?.querySelector("input[type=checkbox]")?.click(); break;
-      case "X": tickTo(row); break;
-      case "e": { const more = row?.querySelector("details"); if (more) more.open = !more.open; break; }
-      case "]": document.querySelector("a[rel=next]")?.click(); break;
-      case "[": history.back(); break;
-      case "Enter": if (row && !event.target.closest("a, button, summary")) row.querySelector("a")?.click(); break;
-      case "u": document.querySelector("[data-undo]")?.requestSubmit(); break;
-      case "r": case "c": if (!event.repeat) document.querySelector(`#actions [aria-keyshortcuts=${event.key}]`)?.click(); break;
-      case "p": pauseLive(); break;
-      case "t": nextTheme(); break;
-      case "?": dialog?.showModal(); break;
+      case "/":
+        event.preventDefault();
+        document.getElementById("find")?.focus();
+        break;
+      case "g":
+        isGoing = true;
+        setTimeout(() => {
+          isGoing = false;
+        }, 1500);
+        break;
+      case "j":
+        move(1);
+        break;
+      case "k":
+        move(-1);
+        break;
+      case "x":
+        ticked = row?.dataset.row;
+        row?.querySelector("input[type=checkbox]")?.click();
+        break;
+      case "X":
+        tickTo(row);
+        break;
+      case "e": {
+        const more = row?.querySelector("details");
+        if (more) more.open = !more.open;
+        break;
+      }
+      case "]":
+        document.querySelector("a[rel=next]")?.click();
+        break;
+      case "[":
+        history.back();
+        break;
+      case "Enter":
+        if (row && !event.target.closest("a, button, summary")) row.querySelector("a")?.click();
+        break;
+      case "u":
+        document.querySelector("[data-undo]")?.requestSubmit();
+        break;
+      case "r":
+      case "c":
+        if (!event.repeat) document.querySelector(`#actions [aria-keyshortcuts=${event.key}]`)?.click();
+        break;
+      case "p":
+        pauseLive();
+        break;
+      case "t":
+        nextTheme();
+        break;
+      case "?":
+        dialog?.showModal();
+        break;
     }
   });
 }

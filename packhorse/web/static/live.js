@@ -5,15 +5,34 @@ import { openStream } from "./stream.js";
 
 const body = document.body;
 const root = body.dataset.root;
-const SOON = 3000, SLOW = 15000, HIDDEN = 30000, CLICK = 400, AGAIN = 3000;
-let source = null, heardAt = 0, isPaused = false, refreshed = () => {}, timer = 0, hiddenAt = 0;
-let nextAt = { fast: 0, slow: 0 }, latest = "", latestJob = "", trouble = "", lastId = "", later = 0, isRefreshing = false, againAt = 0;
+const SOON = 3000,
+  SLOW = 15000,
+  HIDDEN = 30000,
+  CLICK = 400,
+  AGAIN = 3000;
+let source = null,
+  heardAt = 0,
+  isPaused = false,
+  refreshed = () => {},
+  timer = 0,
+  hiddenAt = 0;
+let nextAt = { fast: 0, slow: 0 },
+  latest = "",
+  latestJob = "",
+  trouble = "",
+  lastId = "",
+  later = 0,
+  isRefreshing = false,
+  againAt = 0;
 
-const number = (value) => value === null || value === undefined ? "–" : Number(value).toLocaleString("en-US");
+const number = (value) => (value === null || value === undefined ? "–" : Number(value).toLocaleString("en-US"));
 
 function compact(value) {
   if (value < 1e4) return number(value);
-  const [size, unit] = [[1e3, "k"], [1e6, "M"]].find(([size]) => value < 999.5 * size) ?? [1e9, "G"];
+  const [size, unit] = [
+    [1e3, "k"],
+    [1e6, "M"],
+  ].find(([size]) => value < 999.5 * size) ?? [1e9, "G"];
   return `${number(Number((value / size).toPrecision(3)))} ${unit}`;
 }
 
@@ -21,25 +40,37 @@ function span(seconds) {
   if (seconds === null || seconds === undefined) return "–";
   if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
   const parts = [];
-  for (const [unit, size] of [["d", 86400], ["h", 3600], ["m", 60], ["s", 1]]) {
+  for (const [unit, size] of [
+    ["d", 86400],
+    ["h", 3600],
+    ["m", 60],
+    ["s", 1],
+  ]) {
     const count = Math.floor(seconds / size);
-    if (count) { parts.push(`${count} ${unit}`); seconds -= count * size; } else if (parts.length) break;
+    if (count) {
+      parts.push(`${count} ${unit}`);
+      seconds -= count * size;
+    } else if (parts.length) break;
   }
   return parts.slice(0, 2).join(" ");
 }
 
 const FIGURES = {
-  unfinished: (t) => compact(["scheduled", "queued", "reserved", "running", "retrying"].reduce((sum, state) => sum + t.states[state], 0)),
-  kinds: (t) => t.failure_kinds ? `${t.failure_kinds} kind${t.failure_kinds === 1 ? "" : "s"}` : "",
+  unfinished: (t) =>
+    compact(
+      ["scheduled", "queued", "reserved", "running", "retrying"].reduce((sum, state) => sum + t.states[state], 0),
+    ),
+  kinds: (t) => (t.failure_kinds ? `${t.failure_kinds} kind${t.failure_kinds === 1 ? "" : "s"}` : ""),
   queues: (t) => t.queues || "",
   schedules: (t) => t.schedules || "",
   workers: (t) => {
     const busy = `${t.busy}/${t.slots}`;
     return !t.workers ? "none" : busy.length > 7 ? busy : `${t.workers} · ${busy}`;
   },
-  oldest: (t) => (t.oldest === null && t.paused && t.states.queued ? "all in paused queues" : `oldest ${span(t.oldest)}`),
+  oldest: (t) =>
+    t.oldest === null && t.paused && t.states.queued ? "all in paused queues" : `oldest ${span(t.oldest)}`,
   running: (t) => number(t.busy),
-  busy: (t) => (t.slots ? ` · ${Math.round(100 * t.busy / t.slots)} % busy` : ""),
+  busy: (t) => (t.slots ? ` · ${Math.round((100 * t.busy) / t.slots)} % busy` : ""),
   slots: (t) => (t.slots ? ` / ${number(t.slots)}` : ""),
   workercount: (t) => `${number(t.workers)} worker${t.workers === 1 ? "" : "s"}`,
   processed: (t) => number(t.processed),
@@ -58,21 +89,45 @@ function setFigures(totals) {
 // --- regions ---------------------------------------------------------------------------------------------------------
 
 // Where a pointer is down, or was a moment ago: what is pressed must be there still when it is let go, and clicked.
-let pressed = null, lettingGo = 0;
+let pressed = null,
+  lettingGo = 0;
 
 function startPressing() {
-  const press = (event) => { clearTimeout(lettingGo); pressed = event.target; };
-  const letGo = () => { clearTimeout(lettingGo); lettingGo = setTimeout(() => { pressed = null; }, CLICK); };
+  const press = (event) => {
+    clearTimeout(lettingGo);
+    pressed = event.target;
+  };
+  const letGo = () => {
+    clearTimeout(lettingGo);
+    lettingGo = setTimeout(() => {
+      pressed = null;
+    }, CLICK);
+  };
   addEventListener("pointerdown", press, true);
   for (const kind of ["pointerup", "pointercancel"]) addEventListener(kind, letGo, true);
   // Not every browser tells of a pointer that is let go over a scroll bar or a menu.
-  addEventListener("pointermove", (event) => { if (!event.buttons) pressed = null; }, true);
+  addEventListener(
+    "pointermove",
+    (event) => {
+      if (!event.buttons) pressed = null;
+    },
+    true,
+  );
 }
 
 // Has somebody typed, chosen or ticked something here?
 function isChanged(field) {
-  if (field.options) return field.selectedIndex !== Math.max(0, [...field.options].findIndex((each) => each.defaultSelected));
-  return /checkbox|radio/.test(field.type) ? field.checked !== field.defaultChecked : field.value !== field.defaultValue;
+  if (field.options)
+    return (
+      field.selectedIndex !==
+      Math.max(
+        0,
+        [...field.options].findIndex((each) => each.defaultSelected),
+      )
+    );
+  return /checkbox|radio/.test(field.type)
+    ? field.checked !== field.defaultChecked
+    : field.value !== field.defaultValue;
 }
 
 function isInUse(region) {
@@ -96,21 +151,30 @@ function present() {
 const after = (length) => (Math.floor(Date.now() / length) + 1) * length;
 
 async function refresh(slowToo) {
-  const wanted = [...document.querySelectorAll("[data-region]")].filter((region) => slowToo || !("slow" in region.dataset));
+  const wanted = [...document.querySelectorAll("[data-region]")].filter(
+    (region) => slowToo || !("slow" in region.dataset),
+  );
   if (!wanted.length || "posted" in body.dataset) return; // the answer to a form has no address to ask for it again
   let answer, text;
   try {
     // The event that made it ask: a page that was drawn for others before that one may lack what it told of.
-    answer = await fetch(present(), { headers: { "X-Packhorse": slowToo ? "live" : "quick", "Last-Event-ID": lastId } });
+    answer = await fetch(present(), {
+      headers: { "X-Packhorse": slowToo ? "live" : "quick", "Last-Event-ID": lastId },
+    });
     text = await answer.text();
-  } catch { return changed(); }
+  } catch {
+    return changed();
+  }
   if (!answer.ok && answer.status !== 404) return answer.status >= 500 ? changed() : undefined;
   const fresh = new DOMParser().parseFromString(text, "text/html");
   heardTime(fresh.body.dataset.now);
   for (const region of wanted) {
     const other = fresh.getElementById(region.id);
     if (!other || region.isEqualNode(other)) continue;
-    if (isInUse(region)) { changed(); continue; }
+    if (isInUse(region)) {
+      changed();
+      continue;
+    }
     keepOpen(region, other);
     region.replaceWith(document.adoptNode(other));
   }
@@ -119,16 +183,31 @@ async function refresh(slowToo) {
   refreshed();
 }
 
-const nameOf = (details) => [details.closest("[data-row]")?.dataset.row, details.closest("[data-chart]")?.querySelector("h2").textContent, details.firstElementChild.textContent].join();
+const nameOf = (details) =>
+  [
+    details.closest("[data-row]")?.dataset.row,
+    details.closest("[data-chart]")?.querySelector("h2").textContent,
+    details.firstElementChild.textContent,
+  ].join();
 
 function keepOpen(before, after) {
-  const were = [...before.querySelectorAll("details")], are = [...after.querySelectorAll("details")];
-  const same = (details, place) => were.length === are.length ? were[place] : were.find((each) => nameOf(each) === nameOf(details));
-  are.forEach((details, place) => { details.open = same(details, place)?.open ?? details.open; });
+  const were = [...before.querySelectorAll("details")],
+    are = [...after.querySelectorAll("details")];
+  const same = (details, place) =>
+    were.length === are.length ? were[place] : were.find((each) => nameOf(each) === nameOf(details));
+  are.forEach((details, place) => {
+    details.open = same(details, place)?.open ?? details.open;
+  });
   const here = before.querySelector("[data-row].here")?.dataset.row;
   if (here) after.querySelector(`[data-row="${CSS.escape(here)}"]`)?.classList.add("here");
-  const scrolls = before.querySelectorAll(".scroll"), others = after.querySelectorAll(".scroll");
-  if (scrolls.length === others.length) requestAnimationFrame(() => scrolls.forEach((each, place) => { others[place].scrollLeft = each.scrollLeft; }));
+  const scrolls = before.querySelectorAll(".scroll"),
+    others = after.querySelectorAll(".scroll");
+  if (scrolls.length === others.length)
+    requestAnimationFrame(() =>
+      scrolls.forEach((each, place) => {
+        others[place].scrollLeft = each.scrollLeft;
+      }),
+    );
 }
 
 // Look again, but not too often: what comes too soon after the last time is put off, never left out.
@@ -136,13 +215,20 @@ async function changed() {
   clearTimeout(later);
   if (isPaused) return;
   const now = Date.now();
-  if (isRefreshing || now < nextAt.fast) { later = setTimeout(changed, Math.max(100, nextAt.fast - now)); return; }
+  if (isRefreshing || now < nextAt.fast) {
+    later = setTimeout(changed, Math.max(100, nextAt.fast - now));
+    return;
+  }
   const slowToo = now >= nextAt.slow;
   nextAt.fast = after(SOON);
   if (slowToo) nextAt.slow = after(SLOW);
   else if (document.querySelector("[data-slow]")) later = setTimeout(changed, nextAt.slow - now);
   isRefreshing = true;
-  try { await refresh(slowToo); } finally { isRefreshing = false; }
+  try {
+    await refresh(slowToo);
+  } finally {
+    isRefreshing = false;
+  }
 }
 
 // --- the stream ------------------------------------------------------------------------------------------------------
@@ -162,7 +248,10 @@ function heard(kind, data) {
   } else if (kind === "job") {
     toggledLog(value);
     const text = JSON.stringify({ ...value, last_line: 0 }); // new lines are put into the page by themselves
-    if (text !== latestJob) { nextAt.fast = Math.min(nextAt.fast, Date.now()); changed(); }
+    if (text !== latestJob) {
+      nextAt.fast = Math.min(nextAt.fast, Date.now());
+      changed();
+    }
     latestJob = text;
   }
 }
@@ -172,8 +261,15 @@ function open() {
   const since = againAt ? lastId : "";
   againAt = 0;
   source = openStream(`${root}/api/v1/stream`, body.dataset.topics, since, {
-    event: (kind, data, id) => { lastId = id; heard(kind, data); },
-    failed: () => { close(); againAt = Date.now() + AGAIN * (1 + Math.random()); tell(); },
+    event: (kind, data, id) => {
+      lastId = id;
+      heard(kind, data);
+    },
+    failed: () => {
+      close();
+      againAt = Date.now() + AGAIN * (1 + Math.random());
+      tell();
+    },
   });
 }
 
@@ -213,7 +309,8 @@ function tell() {
 
 export function pauseLive() {
   isPaused = !isPaused;
-  if (isPaused) close(); else open();
+  if (isPaused) close();
+  else open();
   tell();
 }
 
@@ -224,6 +321,13 @@ export function listen(whenRefreshed) {
   startPressing();
   open();
   timer = setInterval(tell, 1000);
-  document.addEventListener("visibilitychange", () => { hiddenAt = Date.now(); if (!document.hidden) open(); });
-  addEventListener("pagehide", () => { clearInterval(timer); clearTimeout(later); close(); });
+  document.addEventListener("visibilitychange", () => {
+    hiddenAt = Date.now();
+    if (!document.hidden) open();
+  });
+  addEventListener("pagehide", () => {
+    clearInterval(timer);
+    clearTimeout(later);
+    close();
+  });
 }

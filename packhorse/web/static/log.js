@@ -1,5 +1,6 @@
 // A job's log, line by line as it is written.
-let isFetching = false, told = 0;
+let isFetching = false,
+  told = 0;
 
 const hours = (text) => text.slice(11, 23);
 
@@ -28,8 +29,10 @@ export async function toggledLog(job) {
   if (isFetching) return;
   isFetching = true;
   try {
-    while (told > Number(log.dataset.last) && await fetchLines(log));
-  } catch { /* the server is away; the next event tells of them again */ } finally {
+    while (told > Number(log.dataset.last) && (await fetchLines(log)));
+  } catch {
+    /* the server is away; the next event tells of them again */
+  } finally {
     isFetching = false;
   }
 }
@@ -48,7 +51,8 @@ async function fetchLines(log) {
   while (log.children.length > 1000) log.firstElementChild.remove();
   log.dataset.last = page.last;
   const count = document.querySelector("[data-line-count]");
-  if (count && page.items.length) count.textContent = `${log.children.length} line${log.children.length === 1 ? "" : "s"}`;
+  if (count && page.items.length)
+    count.textContent = `${log.children.length} line${log.children.length === 1 ? "" : "s"}`;
   if (document.querySelector("[data-follow]")?.checked) log.scrollTop = log.scrollHeight;
   return true;
 }

@@ -20,14 +20,21 @@ export function nextTheme() {
   const theme = THEMES[(THEMES.indexOf(root.dataset.theme ?? "") + 1) % THEMES.length];
   if (theme) root.dataset.theme = theme;
   else delete root.dataset.theme;
-  try { localStorage.setItem("packhorse-theme", theme); } catch { /* it lasts for this page */ }
+  try {
+    localStorage.setItem("packhorse-theme", theme);
+  } catch {
+    /* it lasts for this page */
+  }
   sayTheme();
 }
 
 function sayTheme() {
   const button = document.querySelector("[data-theme-button]");
   const theme = document.documentElement.dataset.theme || "as the system";
-  if (button) { button.setAttribute("aria-label", `Theme: ${theme}`); button.title = `Theme: ${theme}`; }
+  if (button) {
+    button.setAttribute("aria-label", `Theme: ${theme}`);
+    button.title = `Theme: ${theme}`;
+  }
 }
 
 document.querySelector("[data-theme-button]")?.addEventListener("click", nextTheme);
@@ -41,4 +48,8 @@ startLog();
 startColumns();
 startSaved();
 startRange();
-listen(() => { startZone(); startForms(); reachCharts(); });
+listen(() => {
+  startZone();
+  startForms();
+  reachCharts();
+});

@@ -4,12 +4,17 @@ const PAGES = /^\/($|failures|tasks|queues\/.)/;
 const NAMES = ["range", "from", "to"];
 
 function kept() {
-  try { return new URLSearchParams(sessionStorage.getItem(KEY) ?? ""); } catch { return new URLSearchParams(); }
+  try {
+    return new URLSearchParams(sessionStorage.getItem(KEY) ?? "");
+  } catch {
+    return new URLSearchParams();
+  }
 }
 
 // The same address, with the range that was chosen.
 export function withRange(href) {
-  const address = new URL(href, location.href), root = document.body.dataset.root;
+  const address = new URL(href, location.href),
+    root = document.body.dataset.root;
   const isOurs = address.origin === location.origin && address.pathname.startsWith(root);
   const hasOwn = NAMES.some((name) => address.searchParams.has(name));
   if (!isOurs || hasOwn || !PAGES.test(address.pathname.slice(root.length))) return address.href;
@@ -19,7 +24,11 @@ export function withRange(href) {
 
 export function startRange() {
   const asked = [...new URLSearchParams(location.search)].filter(([name]) => NAMES.includes(name));
-  try { if (asked.length) sessionStorage.setItem(KEY, new URLSearchParams(asked)); } catch { /* for this page only */ }
+  try {
+    if (asked.length) sessionStorage.setItem(KEY, new URLSearchParams(asked));
+  } catch {
+    /* for this page only */
+  }
   const follow = (event) => {
     const link = event.target.closest?.("a[href]");
     if (link && link.href !== withRange(link.href)) link.href = withRange(link.href);

@@ -3,23 +3,36 @@ const KEY = "packhorse-filters";
 const root = document.body.dataset.root;
 
 function kept() {
-  try { return JSON.parse(localStorage.getItem(KEY)) ?? {}; } catch { return {}; }
+  try {
+    return JSON.parse(localStorage.getItem(KEY)) ?? {};
+  } catch {
+    return {};
+  }
 }
 
 function keep(filters) {
-  try { localStorage.setItem(KEY, JSON.stringify(filters)); } catch { /* nowhere to keep it */ }
+  try {
+    localStorage.setItem(KEY, JSON.stringify(filters));
+  } catch {
+    /* nowhere to keep it */
+  }
   draw();
 }
 
 function entry(name, query) {
-  const row = document.createElement("li"), link = document.createElement("a"), drop = document.createElement("button");
+  const row = document.createElement("li"),
+    link = document.createElement("a"),
+    drop = document.createElement("button");
   link.textContent = name;
   link.href = `${root}/jobs?${query}`;
   drop.type = "button";
   drop.className = "link";
   drop.textContent = "forget";
   drop.setAttribute("aria-label", `Forget ${name}`);
-  drop.addEventListener("click", () => { const { [name]: gone, ...rest } = kept(); keep(rest); });
+  drop.addEventListener("click", () => {
+    const { [name]: gone, ...rest } = kept();
+    keep(rest);
+  });
   row.append(link, " ", drop);
   return row;
 }
@@ -38,7 +51,10 @@ function save(field) {
   const query = new URLSearchParams(location.search);
   for (const name of ["cursor", "said", "did", "changed", "skipped"]) query.delete(name);
   const name = field.value.trim();
-  if (!name) { field.focus(); return; }
+  if (!name) {
+    field.focus();
+    return;
+  }
   field.value = "";
   keep({ ...kept(), [name]: query.toString() });
 }
@@ -65,14 +81,22 @@ async function suggest(box, list) {
 export function startSaved() {
   draw();
   const field = document.getElementById("save-name");
-  field?.addEventListener("keydown", (event) => { if (event.key === "Enter") { event.preventDefault(); save(field); } });
+  field?.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") {
+      event.preventDefault();
+      save(field);
+    }
+  });
   document.querySelector("[data-saved] p button")?.addEventListener("click", () => save(field));
   const list = document.getElementById("find-names");
   for (const box of document.querySelectorAll("[list=find-names]")) {
     let soon = 0;
     const ask = () => suggest(box, list).catch(() => {});
     box.addEventListener("focus", ask);
-    box.addEventListener("input", () => { clearTimeout(soon); soon = setTimeout(ask, 120); });
+    box.addEventListener("input", () => {
+      clearTimeout(soon);
+      soon = setTimeout(ask, 120);
+    });
   }
   const find = document.getElementById("find");
   find?.form.addEventListener("submit", (event) => {

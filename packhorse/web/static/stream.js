@@ -8,7 +8,14 @@ export function openStream(url, topics, since, on) {
 
 function shared(url, topics, since, on) {
   const { port } = new SharedWorker(new URL("./stream_worker.js", import.meta.url), { name: "packhorse-stream" });
-  const stream = { isOpen: false, beat: () => port.postMessage({ here: true }), close: () => { port.postMessage({ close: true }); port.close(); } };
+  const stream = {
+    isOpen: false,
+    beat: () => port.postMessage({ here: true }),
+    close: () => {
+      port.postMessage({ close: true });
+      port.close();
+    },
+  };
   port.onmessage = ({ data }) => {
     if (data.failed) return on.failed();
     stream.isOpen = true;
@@ -19,8 +26,16 @@ function shared(url, topics, since, on) {
 }
 
 function own(url, topics, since, on) {
-  const source = new EventSource(`${url}?topics=${encodeURIComponent(topics)}${since ? `&last_event_id=${encodeURIComponent(since)}` : ""}`);
+  const source = new EventSource(
+    `${url}?topics=${encodeURIComponent(topics)}${since ? `&last_event_id=${encodeURIComponent(since)}` : ""}`,
+  );
   for (const kind of KINDS) source.addEventListener(kind, (event) => on.event(kind, event.data, event.lastEventId));
   source.addEventListener("error", on.failed);
-  return { get isOpen() { return source.readyState === EventSource.OPEN; }, beat: () => {}, close: () => source.close() };
+  return {
+    get isOpen() {
+      return source.readyState === EventSource.OPEN;
+    },
+    beat: () => {},
+    close: () => source.close(),
+  };
 }

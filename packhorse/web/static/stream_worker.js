@@ -3,9 +3,11 @@
 // {kind, data, id}, {opened: true} or {failed: true}.
 const tabs = new Map(); // port -> {topics, url, seen: when it was heard last}
 const latest = new Map(); // topic -> its last event
-const SILENT = 90000, LOOK = 30000; // a tab that was closed without a word is dropped; a hidden one speaks once a minute
+const SILENT = 90000,
+  LOOK = 30000; // a tab that was closed without a word is dropped; a hidden one speaks once a minute
 const MOST = 50; // topics, as the server allows
-let source = null, covered = new Set();
+let source = null,
+  covered = new Set();
 
 function tell(message) {
   for (const port of tabs.keys()) port.postMessage(message);
@@ -23,9 +25,14 @@ function connect(since) {
   const { url } = [...tabs.values()].at(-1);
   close();
   covered = new Set(wanted);
-  source = new EventSource(`${url}?topics=${encodeURIComponent(wanted.join(","))}${since ? `&last_event_id=${encodeURIComponent(since)}` : ""}`);
+  source = new EventSource(
+    `${url}?topics=${encodeURIComponent(wanted.join(","))}${since ? `&last_event_id=${encodeURIComponent(since)}` : ""}`,
+  );
   source.addEventListener("open", () => tell({ opened: true }));
-  source.addEventListener("error", () => { close(); tell({ failed: true }); });
+  source.addEventListener("error", () => {
+    close();
+    tell({ failed: true });
+  });
   for (const kind of ["overview", "job", "trouble"]) source.addEventListener(kind, (event) => hand(kind, event));
 }
 

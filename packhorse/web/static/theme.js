@@ -2,4 +2,6 @@
 try {
   const theme = localStorage.getItem("packhorse-theme");
   if (theme) document.documentElement.dataset.theme = theme;
-} catch { /* no storage, no choice */ }
+} catch {
+  /* no storage, no choice */
+}

@@ -76,7 +76,7 @@ class Findings:
     # --- names and numbers --------------------------------------------------------------------------------------------
 
     def check_names(self) -> None:
-        """Whoever looks only where something may be, looks everywhere where something is."""
+        """`open` and `holders` miss no line and no owner that has jobs."""
         owners = {job.owner for job in self.jobs.values() if job.state in HELD}
         assert owners <= self._members(self._keys.holders), "an owner holds jobs and is not among the holders"
         (reply,) = self._ask(("HGETALL", self._keys.open))

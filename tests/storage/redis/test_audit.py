@@ -17,7 +17,7 @@ from packhorse.core.job import UniqueLock
 from packhorse.core.outcome import Completed, Failed, Failure, Released, Snoozed
 from packhorse.storage.records import CheckIn, ClientInfo, Filter, LogLine, Retention, WorkerInfo
 from packhorse.storage.redis import Redis
-from tests.storage import laws
+from tests.storage import invariants
 from tests.storage.machine import Machine
 from tests.storage.redis.audit import audit
 from tests.storage.redis.tour import take_tour
@@ -149,5 +149,5 @@ def test_many_concurrent_workers_leave_nothing_behind(storage: Redis, url: str) 
     for number in range(40):
         job_id = f"job-{number}"
         if job_id in jobs:
-            laws.check_job(jobs[job_id])
-        laws.check_history(jobs.get(job_id), history(storage, job_id))
+            invariants.check_job(jobs[job_id])
+        invariants.check_history(jobs.get(job_id), history(storage, job_id))

@@ -30,7 +30,7 @@ from packhorse.storage.records import CheckIn, EventFilter, Filter, LogLine, Ret
 from packhorse.storage.redis import Redis
 from tests.children import ROOT, until
 from tests.redis_server import RedisServer, redis_server, shared_server
-from tests.storage.laws import check_history
+from tests.storage.invariants import check_history
 from tests.storage.redis.load import load_on, stored_ids
 
 QUEUES = {"mail": 1}

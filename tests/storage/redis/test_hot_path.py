@@ -173,7 +173,7 @@ def test_concurrent_workers_get_every_job_exactly_once(storage: Redis) -> None:
 
 
 def test_an_id_in_line_without_a_job_is_passed_over(storage: Redis) -> None:
-    """Somebody has deleted keys by hand."""
+    """Keys were deleted by hand."""
     for job_id in ("a", "b", "c"):
         add(storage, job_id)
     storage._server.send("test", ("DEL", storage._keys.head("a")))

@@ -42,7 +42,7 @@ def test_every_key_is_on_the_page_with_its_type(storage: Redis) -> None:
     seen: set[str] = set()
     for key, kind in stored.items():
         fitting = {form for form, (pattern, its_kind) in page.items() if pattern.fullmatch(key) and kind == its_kind}
-        assert fitting, f"the page does not tell of {key}, a {kind}"
+        assert fitting, f"the page does not have {key}, a {kind}"
         seen |= fitting
     assert len(page) > 40
     assert page.keys() - seen <= SELDOM, "the page has keys that are never written"

@@ -18,7 +18,7 @@ from tests.children import PATIENCE, in_child, until
 from tests.ports import free_port
 from tests.redis_server import RedisServer
 
-NOBODY = [[], [], []]
+NO_WORKERS = [[], [], []]
 """The reply of the script `workers` without any."""
 
 
@@ -148,12 +148,12 @@ def test_an_idle_worker_blocks_once_for_many_short_waits(process: Process, monke
 
 
 def test_a_token_runs_the_script_immediately(process: Process, other: Process):
-    asking = process.waiting_with_script()
-    assert not asking.done()
+    waiting = process.waiting_with_script()
+    assert not waiting.done()
 
     other.notify()
 
-    assert asking.result(PATIENCE) == NOBODY
+    assert waiting.result(PATIENCE) == NO_WORKERS
     assert process.tokens() == 0
 
 
@@ -162,19 +162,19 @@ def test_without_a_token_the_script_runs_when_the_timeout_ends(timeout: float, p
     process.server.run("workers")
     began_at = time.monotonic()
 
-    assert process.notifier.wait_and_run(timeout, "workers") == NOBODY
+    assert process.notifier.wait_and_run(timeout, "workers") == NO_WORKERS
 
     assert time.monotonic() - began_at >= timeout - 0.01
 
 
 def test_an_interrupt_runs_the_script_and_the_next_reply_belongs_to_the_next_script(process: Process, other: Process):
     for _ in range(5):
-        asking = process.waiting_with_script()
+        waiting = process.waiting_with_script()
         process.notifier.interrupt()
-        assert asking.result(PATIENCE) == NOBODY
-        asking = process.waiting_with_script()
+        assert waiting.result(PATIENCE) == NO_WORKERS
+        waiting = process.waiting_with_script()
         other.notify()
-        assert asking.result(PATIENCE) == NOBODY
+        assert waiting.result(PATIENCE) == NO_WORKERS
 
     assert process.tokens() == 0
 
@@ -189,13 +189,13 @@ def test_a_script_follows_a_wait_that_the_server_has_not_ended_yet(process: Proc
     process.server.run("workers")
     until(lambda: process.notifier.wait(0.01) or process.notifier.connections() == (1, 1), "it waits")
 
-    assert process.notifier.wait_and_run(0.01, "workers") == NOBODY
+    assert process.notifier.wait_and_run(0.01, "workers") == NO_WORKERS
     assert not process.notifier.wait(0.01)
-    asking = process.waiting_with_script()
-    assert not asking.done()
+    waiting = process.waiting_with_script()
+    assert not waiting.done()
     other.notify()
 
-    assert asking.result(PATIENCE) == NOBODY
+    assert waiting.result(PATIENCE) == NO_WORKERS
 
 
 def test_a_script_that_the_server_has_forgotten_is_not_run(own_server: RedisServer):
@@ -203,7 +203,7 @@ def test_a_script_that_the_server_has_forgotten_is_not_run(own_server: RedisServ
 
     assert process.notifier.wait_and_run(0.01, "workers") is None
     process.server.run("workers")
-    assert process.notifier.wait_and_run(0.01, "workers") == NOBODY
+    assert process.notifier.wait_and_run(0.01, "workers") == NO_WORKERS
 
     process.end()
 
@@ -213,7 +213,7 @@ def test_without_the_right_to_block_scripts_are_not_sent_in_advance(own_server: 
     process = Process(own_server.url.replace("redis://", "redis://worker:x@"))
     process.server.run("workers")
 
-    assert process.notifier.wait_and_run(0.01, "workers") == NOBODY
+    assert process.notifier.wait_and_run(0.01, "workers") == NO_WORKERS
     began_at = time.monotonic()
     assert process.notifier.wait_and_run(0.05, "workers") is None
 
@@ -226,10 +226,10 @@ def test_without_the_right_to_unblock_the_wait_ends_by_itself_and_no_more_script
 ):
     own_server.command("ACL", "SETUSER", "worker", "on", ">x", "~*", "+@all", "-client|unblock")
     process = Process(own_server.url.replace("redis://", "redis://worker:x@"))
-    asking = process.waiting_with_script(0.5)
+    waiting = process.waiting_with_script(0.5)
     process.notifier.interrupt()
 
-    assert asking.result(PATIENCE) == NOBODY
+    assert waiting.result(PATIENCE) == NO_WORKERS
     assert process.notifier.wait_and_run(0.01, "workers") is None
     process.end()
 
@@ -239,12 +239,12 @@ def test_a_temporary_refusal_stops_scripts_in_advance_only_for_some_time(
 ):
     monkeypatch.setattr("packhorse.storage.redis.notifier._BLOCK", 0.2)
     before = process.blocked()
-    asking = process.waiting_with_script()
+    waiting = process.waiting_with_script()
     (number,) = process.blocked() - before
     process.server.send("test", ("CLIENT", "UNBLOCK", number.removeprefix("id="), "ERROR"))
 
-    assert asking.result(PATIENCE) == NOBODY
-    until(lambda: process.notifier.wait_and_run(0.01, "workers") == NOBODY, "it asks in advance again")
+    assert waiting.result(PATIENCE) == NO_WORKERS
+    until(lambda: process.notifier.wait_and_run(0.01, "workers") == NO_WORKERS, "it asks in advance again")
 
 
 def test_an_interrupt_between_script_and_reply_leaves_no_reply_behind(
@@ -261,16 +261,16 @@ def test_an_interrupt_between_script_and_reply_leaves_no_reply_behind(
             process.notifier.wait_and_run(5.0, "workers")
 
     assert process.notifier.connections() == (0, 0)
-    assert process.notifier.wait_and_run(0.01, "workers") == NOBODY
+    assert process.notifier.wait_and_run(0.01, "workers") == NO_WORKERS
 
 
 def test_a_reply_that_is_lost_with_the_server_raises(own_server: RedisServer):
     process = Process(f"{own_server.url}?patience=50ms")
-    asking = process.waiting_with_script()
+    waiting = process.waiting_with_script()
     own_server.kill()
 
     with pytest.raises(StorageUnavailable):
-        asking.result(PATIENCE)
+        waiting.result(PATIENCE)
 
     assert process.notifier.connections() == (0, 0)
     process.end()
@@ -292,7 +292,7 @@ def test_a_silent_server_is_given_up_by_a_wait_with_a_script(own_server: RedisSe
 def is_answered(process: Process) -> bool:
     try:
         process.server.run("workers")
-        return process.notifier.wait_and_run(0.01, "workers") == NOBODY
+        return process.notifier.wait_and_run(0.01, "workers") == NO_WORKERS
     except StorageUnavailable:
         return False
 

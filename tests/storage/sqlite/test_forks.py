@@ -172,7 +172,7 @@ def test_a_fork_waits_for_a_connection_that_another_thread_is_opening(
     storage: SQLite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SQLite holds locks of the whole process meanwhile, which nobody in the child would ever let go."""
-    monkeypatch.setattr(database, "_STILL", PATIENCE)
+    monkeypatch.setattr(database, "_FORK_PATIENCE", PATIENCE)
     storage.enqueue([new_job("before")])  # the file is open for writing, and not yet for reading
     connect, opening, may_open = storage._db._file.connect, threading.Event(), threading.Event()
     done: list[str] = []

@@ -69,8 +69,8 @@ def test_many_causes_come_on_several_pages(web: TestClient, yard: Yard, monkeypa
     first, second = (web.get(path, headers=HTML).text for path in ("/failures", "/failures?first=2"))
 
     assert [text.count("<tr data-row>") for text in (first, second)] == [2, 1]
-    assert 'href="/failures?first=2">Earlier ones</a>' in first
-    assert 'href="/failures">Later ones</a>' in second
+    assert 'href="/failures?first=2">Older</a>' in first
+    assert 'href="/failures">Newer</a>' in second
     assert web.get("/failures?first=99", headers=HTML).text.count("<tr data-row>") == 2
     assert web.get("/failures?first=nonsense", headers=HTML).status_code == 200
 

@@ -39,7 +39,7 @@ def test_a_job_goes_to_a_queue_that_does_not_exist_only_if_that_is_said(web: Tes
 
     assert refused.status_code == 404
     assert "There is no queue &#39;mial&#39;" in refused.text
-    assert "ick “make it new” if it shall be made" in refused.text
+    assert "ick “create queue” to make it" in refused.text
     assert 'value="mial"' in refused.text
     assert yard.get(job.id).queue == "mail"
     web.post(f"/jobs/{job.id}/set_queue", data={"queue": "slow", "new": "yes"}, headers=SENT)

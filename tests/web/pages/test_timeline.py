@@ -68,7 +68,7 @@ def test_the_traceback_is_of_the_latest_failure_and_the_page_says_so(web: TestCl
     assert told.kept(Failure("KeyError", "another")) is None  # nobody knows whose it is
     assert text.count('<a class="chip" href="#traceback">traceback</a>') == 1
     assert '<span class="quiet count">of attempt 2</span>' in text
-    assert "its traceback only of the latest" in text
+    assert "the traceback only of the latest" in text
     assert f"<bdi>KeyError: {'y' * 400}</bdi></details>" in text  # all that is kept of the first
     assert "of the first" not in text
 

@@ -36,8 +36,8 @@ def test_other_slots_are_asked_about_and_nothing_is_ordered_before(web: TestClie
 
     assert answer.status_code == 200
     assert "<b>3</b> slots instead of 10?" in answer.text
-    assert "replaced by fresh ones, one by one" in answer.text
-    assert "then it is handed back and begins anew" in answer.text
+    assert "Its workers are replaced one by one" in answer.text
+    assert "then they are handed back and start again" in answer.text
     assert "Just now 1 job runs, for" in answer.text
     assert orders(crew) == []
 
@@ -51,7 +51,7 @@ def test_other_numbers_of_workers_are_not_asked_about(web: TestClient, crew: Yar
 
 
 @pytest.mark.parametrize(
-    ("info", "words"), [({"drain_s": 90.0}, "gets 1 m 30 s to end"), ({}, "gets the drain time (30 s")]
+    ("info", "words"), [({"drain_s": 90.0}, "get 1 m 30 s to finish"), ({}, "get the drain time (30 s")]
 )
 def test_restarting_and_stopping_say_how_long_what_runs_may_go_on(
     web: TestClient, yard: Yard, info: dict[str, float], words: str
@@ -59,7 +59,7 @@ def test_restarting_and_stopping_say_how_long_what_runs_may_go_on(
     yard.storage.join(WorkerInfo(LONE, Subject.FOREMAN, host="mule", pid=13, info=info))
 
     text = web.get("/workers", headers=SENT).text
-    assert f"Fresh workers take over, one by one. A job that runs {words}" in text
+    assert f"Fresh workers take over, one by one. Running jobs {words}" in text
     assert "goes on to its end" not in text
     assert text.count(words) == 2
 

@@ -20,21 +20,20 @@ INSERT INTO {schema}.packhorse_job (
 ) VALUES $1()
 
 -- name: set_now
--- The time of a call, so that it need not be asked for before. There is none while the storage is moved, and what is to
--- be written then is refused.
+-- The time of a call, so that no trip is needed to read it. It is null while the storage is moved, so that writes fail.
 SET @packhorse_now = IF(
     (SELECT value FROM {schema}.packhorse_meta WHERE `key` = 'move' LOCK IN SHARE MODE) = '', $1, NULL
 )
 
 -- name: insert_plain_jobs
--- Jobs that are in line at once and have nothing unusual about them.
+-- Jobs that are queued immediately and have no options.
 INSERT INTO {schema}.packhorse_job (
     id, task, queue, args, state, priority, `rank`, created_at, updated_at, queued_at, first_queued_at,
     max_attempts, max_halts
 ) VALUES $1()
 
 -- name: lock_keys
--- Whoever comes first makes the rows, and everybody else waits for them.
+-- The first transaction creates the rows, and the others wait for them.
 INSERT INTO {schema}.packhorse_unique_lock (`key`) VALUES $1() ON DUPLICATE KEY UPDATE taken_at = taken_at
 
 -- name: get_locks
@@ -55,7 +54,7 @@ ON DUPLICATE KEY UPDATE
     job_id = VALUES(job_id), period = VALUES(period), until = VALUES(until), taken_at = VALUES(taken_at)
 
 -- name: retake_lock
--- A job that is retried holds its key again. A lock that is its own already stays as it is. The order matters: each of
+-- A retried job holds its key again. A lock that it has already stays as it is. The order matters: each of
 -- these sees what those before it have written.
 INSERT INTO {schema}.packhorse_unique_lock (`key`, job_id, taken_at) VALUES ($1, $2, $3)
 ON DUPLICATE KEY UPDATE
@@ -64,7 +63,7 @@ ON DUPLICATE KEY UPDATE
     job_id = VALUES(job_id)
 
 -- name: count_failure
--- A failure of another version of the code than it was silenced for ends the silence. Each of these sees what those before
+-- A failure of another version of the code ends the silence. Each of these sees what those before
 -- it have written.
 INSERT INTO {schema}.packhorse_failure
     (cause, task, pattern, place, number, first_at, last_at, last_job_id, first_version, last_version)

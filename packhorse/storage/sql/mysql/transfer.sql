@@ -5,7 +5,7 @@ SELECT value FROM {schema}.packhorse_meta WHERE `key` = 'storage'
 SELECT value FROM {schema}.packhorse_meta WHERE `key` = 'move'
 
 -- name: share_writing
--- Every transaction that writes begins so.
+-- Every transaction that writes begins with this.
 SELECT value, {now} FROM {schema}.packhorse_meta WHERE `key` = 'move' LOCK IN SHARE MODE
 
 -- name: stop_writing

@@ -21,7 +21,7 @@ SELECT id, subject, foreman, host, pid, queues, concurrency, info, report, joine
 FROM {schema}.packhorse_worker ORDER BY joined_at, id
 
 -- name: beat
--- Of these owners; $2 tells what each reports. Counts those as found in which nothing changes: our sessions ask for that.
+-- $2 says what each of these owners reports. The row count includes rows that do not change: our sessions ask for that.
 UPDATE {schema}.packhorse_worker SET beat_at = $1, report = $2 WHERE id IN ($3*)
 
 -- name: beaten

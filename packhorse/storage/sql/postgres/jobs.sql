@@ -66,7 +66,7 @@ counted AS (
     UNION ALL
     SELECT 'minute', now - now % 60000000, queue, task, 'added', number FROM numbers, clock
 ),
--- A sleeper has asked when the next job is due, and would oversleep one that is due sooner.
+-- A waiter has asked when the next job is due, and would miss one that is due sooner.
 urgent AS MATERIALIZED (
     SELECT DISTINCT queue FROM stored WHERE due_at IS NULL OR due_at < created_at + 2000000
 ),
@@ -82,7 +82,7 @@ woken AS (
 SELECT id FROM stored
 
 -- name: enqueue_one
--- As `enqueue` does it, for a single job that was copied from no other: half the work for the server.
+-- As `enqueue`, for a single job that was not copied from another: half the work for the server.
 WITH stored AS (
     INSERT INTO {schema}.packhorse_job (
         id, task, queue, args, state, priority, rank, created_at, updated_at, due_at, queued_at, first_queued_at,
@@ -123,7 +123,7 @@ woken AS (
 SELECT id FROM stored
 
 -- name: enqueue_plain
--- As `enqueue_one` does it, for one that is as by default but for its priority, and in line at once: the commonest.
+-- As `enqueue_one`, for a job without options except its priority: the most common.
 WITH stored AS (
     INSERT INTO {schema}.packhorse_job (
         id, task, queue, args, state, priority, rank, created_at, updated_at, queued_at, first_queued_at, max_attempts
@@ -229,13 +229,13 @@ ON CONFLICT (key) DO UPDATE
 SET job_id = excluded.job_id, period = excluded.period, until = excluded.until, taken_at = excluded.taken_at
 
 -- name: retake_lock
--- A job that is retried holds its key again. A lock that is its own already stays as it is.
+-- A retried job holds its key again. A lock that it has already stays as it is.
 INSERT INTO {schema}.packhorse_unique_lock AS held (key, job_id, until, taken_at) VALUES ($1, $2, 'finish', $3)
 ON CONFLICT (key) DO UPDATE
 SET job_id = excluded.job_id, period = NULL, taken_at = excluded.taken_at WHERE held.job_id <> excluded.job_id
 
 -- name: count_failure
--- A failure of another version of the code than it was silenced for ends the silence.
+-- A failure of another version of the code ends the silence.
 INSERT INTO {schema}.packhorse_failure AS known (
     cause, task, pattern, place, number, first_at, last_at, last_job_id, first_version, last_version
 )

@@ -5,7 +5,7 @@ SELECT value FROM {schema}.packhorse_meta WHERE key = 'move'
 SELECT {schema}.packhorse_now(), (SELECT value FROM {schema}.packhorse_meta WHERE key = 'move')
 
 -- name: share_writing
--- Every transaction that writes begins so; a call that is one statement has the table of jobs locked instead.
+-- Every transaction that writes begins with this; a call that is one statement locks the table of jobs instead.
 SELECT pg_advisory_xact_lock_shared(hashtextextended('{schema} move', 5040))
 
 -- name: stop_writing

@@ -22,7 +22,7 @@ SELECT max(
 ), (SELECT value FROM packhorse_meta WHERE key = 'move')
 
 -- name: remember_last_seq
--- Before the newest job goes: its number is never given again, or a list that is being paged would miss the next one.
+-- Before the newest job is deleted: its number is never used again, or a list that is being paged would miss the next.
 INSERT INTO packhorse_meta (key, value)
 SELECT 'last_seq', CAST(?1 AS TEXT) WHERE ?1 = (SELECT max(seq) FROM packhorse_job)
 ON CONFLICT (key) DO UPDATE SET value = excluded.value WHERE CAST(excluded.value AS INTEGER) > CAST(value AS INTEGER)
@@ -48,13 +48,13 @@ ON CONFLICT (key) DO UPDATE
 SET job_id = excluded.job_id, period = excluded.period, until = excluded.until, taken_at = excluded.taken_at
 
 -- name: retake_lock
--- A job that is retried holds its key again. A lock that is its own already stays as it is.
+-- A retried job holds its key again. A lock that it has already stays as it is.
 INSERT INTO packhorse_unique_lock (key, job_id, until, taken_at) VALUES (?, ?, 'finish', ?)
 ON CONFLICT (key) DO UPDATE
 SET job_id = excluded.job_id, period = NULL, taken_at = excluded.taken_at WHERE job_id <> excluded.job_id
 
 -- name: count_failure
--- A failure of another version of the code than it was silenced for ends the silence.
+-- A failure of another version of the code ends the silence.
 INSERT INTO packhorse_failure (
     cause, task, pattern, place, number, first_at, last_at, last_job_id, first_version, last_version
 )

@@ -221,7 +221,7 @@ local function hand_over(chosen, owner)
   for i = 1, #ids do
     local id, head, body = ids[i], texts[i], texts[#ids + i]
     local is_whole, flags, fence, attempts, last_owner, place, rest_at, rest
-    if head and sub(head, 1, 1) == 'q' then -- a job that cannot be read leaves the line, and nobody holds it
+    if head and sub(head, 1, 1) == 'q' then -- a job that cannot be read leaves the line, and has no owner
       is_whole, flags, fence, attempts, last_owner, place, rest_at = pcall(read, TAKEN, head)
     end
     if is_whole then

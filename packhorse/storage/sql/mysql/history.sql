@@ -25,14 +25,14 @@ GROUP BY queue, point
 ORDER BY point
 
 -- name: measured
--- What was counted at a level, along the primary key. All values of a point are one JSON object: the driver would take
--- ten times as long for a row of each.
+-- The counts of a level, along the primary key. All values of a point are one JSON object: the driver would take ten times
+-- as long for a row of each.
 SELECT at, queue, task, JSON_OBJECTAGG(counted, amount) FROM {schema}.packhorse_measure FORCE INDEX (PRIMARY)
 WHERE level = $1 AND at >= $2 AND ($3 IS NULL OR queue = $3) AND ($4 IS NULL OR task = $4)
 GROUP BY at, queue, task
 
 -- name: unfolded_measures
--- The same of what is not folded yet.
+-- The same for what is not folded yet.
 SELECT at, queue, task, JSON_OBJECTAGG(counted, amount) FROM (
     SELECT at, queue, task, counted, CAST(sum(amount) AS signed) AS amount FROM {schema}.packhorse_delta
     WHERE level = 'minute' AND at >= $1 AND ($2 IS NULL OR queue = $2) AND ($3 IS NULL OR task = $3)
@@ -41,7 +41,7 @@ SELECT at, queue, task, JSON_OBJECTAGG(counted, amount) FROM (
 GROUP BY at, queue, task
 
 -- name: totals
--- Each half is summed up for itself: the server would put all rows of both into a table first.
+-- Each half is summed by itself: the server would put all rows of both into a table first.
 SELECT counted, CAST(sum(amount) AS signed) FROM (
     SELECT counted, sum(amount) AS amount FROM {schema}.packhorse_measure WHERE level <> 'tally' GROUP BY counted
     UNION ALL
@@ -59,7 +59,7 @@ INSERT INTO {schema}.packhorse_event (at, kind, subject, job_id, queue, state, o
 INSERT INTO {schema}.packhorse_delta (level, at, queue, task, counted, amount) VALUES $1()
 
 -- name: has_work
--- Whether a job is in line for these queues.
+-- Whether a job is queued in these queues.
 {has_work_for_1}
 
 -- name: server_facts

@@ -32,7 +32,7 @@ SELECT {job} FROM packhorse_job WHERE expire_at <= ? ORDER BY expire_at, seq LIM
 SELECT {job} FROM packhorse_job WHERE owner IN (SELECT value FROM json_each(?)) ORDER BY +seq LIMIT ?
 
 -- name: unowned_queues
--- Queues that have more held jobs by the tallies than have an owner. The pluses keep SQLite to the few that are held.
+-- Queues with more held jobs in the tallies than jobs with an owner. The pluses keep SQLite to the few that are held.
 SELECT tally.queue FROM (
     SELECT queue, sum(number) AS number FROM packhorse_tally WHERE state IN ('reserved', 'running') GROUP BY queue
 ) AS tally LEFT JOIN (
@@ -70,7 +70,7 @@ WHERE state = ? AND finished_at <= ? AND persistent = 0
 ORDER BY finished_at, seq LIMIT ?
 
 -- name: newest_event
--- It always stays, so that ids never begin anew.
+-- It always stays, so that ids never start again.
 SELECT max(id) FROM packhorse_event
 
 -- name: oldest_events

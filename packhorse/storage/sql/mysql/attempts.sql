@@ -1,5 +1,5 @@
 -- name: gate
--- What a reservation must know first: whether the worker is known, and whether jobs are due or have expired.
+-- Whether the worker is known, and whether jobs are due or have expired.
 SELECT (SELECT count(*) FROM {schema}.packhorse_worker WHERE id = $1), {late_at_2}
 
 -- name: late
@@ -7,7 +7,7 @@ SELECT (SELECT count(*) FROM {schema}.packhorse_worker WHERE id = $1), {late_at_
 SELECT {late_at_1}
 
 -- name: glance
--- Both, whether a job is in line for these queues, and how long it is until the next one is due.
+-- Both, whether a job is queued in these queues, and how long it is until the next one is due.
 SELECT (SELECT count(*) FROM {schema}.packhorse_worker WHERE id = $1), {late_at_2}, EXISTS ({has_work_for_3}),
        {due_in_at_2}
 
@@ -15,13 +15,13 @@ SELECT (SELECT count(*) FROM {schema}.packhorse_worker WHERE id = $1), {late_at_
 SELECT name FROM {schema}.packhorse_queue WHERE name IN ($1*) AND paused_at IS NOT NULL
 
 -- name: next_rank
--- The lowest rank of this queue that has a job in line, in a stretch of the line.
+-- The lowest rank of this queue that has a queued job, in a part of the queue.
 SELECT queue, `rank` FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_line)
 WHERE line = $1 AND $2 ORDER BY `rank`, seq LIMIT 1
 
 -- name: first_ranks
--- The lowest rank that each of these queues has in line, if any. In one part for all, which is ten times as fast as one
--- for each; the order is said in full: MySQL would else sort the whole line.
+-- The lowest rank that each of these queues has, if any. In one part for all, which is ten times as fast as one for each.
+-- The order is written in full: MySQL would else sort the whole queue.
 SELECT known.name, (
     SELECT job.`rank` FROM {schema}.packhorse_job AS job FORCE INDEX (packhorse_job_line)
     WHERE job.line = known.name ORDER BY job.line, job.`rank`, job.seq LIMIT 1
@@ -47,30 +47,16 @@ SET state = 'reserved', owner = $1, fence = fence + 1, updated_at = $2,
     expire_at = CASE WHEN expire_at IS NULL THEN NULL ELSE first_queued_at + total_timeout END
 WHERE seq IN ($3*)
 
--- name: held_by_ids
-SELECT id, seq, queue, task, state, owner, fence, last_owner, queued_at, started_at
-FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_id) WHERE id IN ($1*) ORDER BY id FOR UPDATE
-
--- name: start_jobs
-UPDATE {schema}.packhorse_job FORCE INDEX (PRIMARY)
-SET state = 'running', attempts = attempts + 1, started_at = $2, updated_at = $1 WHERE seq IN ($3*)
-
--- name: complete_job
-UPDATE {schema}.packhorse_job
-SET state = 'completed', owner = NULL, last_owner = $1, started_at = $2, ran_until = $3, finished_at = $4,
-    updated_at = $4, attempts = attempts + $5, result = $6, reason = NULL, error = NULL, cause = NULL, expire_at = NULL
-WHERE seq = $7
-
 -- name: complete_dealt
--- Jobs that are held for the first time, all at once: when each began, until when it ran and what it came to stands in $3,
--- $4 and $5.
+-- Jobs that are held for the first time, in one statement: $3, $4 and $5 say when each started, until when it ran, and its
+-- result.
 UPDATE {schema}.packhorse_job FORCE INDEX (PRIMARY)
 SET state = 'completed', owner = NULL, last_owner = $1, started_at = $3, ran_until = $4, finished_at = $2,
     updated_at = $2, attempts = 1, result = $5, expire_at = NULL
 WHERE seq IN ($6*) AND owner = $1 AND fence = 1 AND state = 'reserved'
 
 -- name: lines_of_rank
--- The queues that have a job of this rank in line: asked of each by its name, never over the jobs.
+-- The queues that have a queued job of this rank: each is looked up by its name, never over the jobs.
 SELECT known.name FROM {schema}.packhorse_queue AS known
 WHERE known.name > $2 AND (
     SELECT 1 FROM {schema}.packhorse_job AS job FORCE INDEX (packhorse_job_line)
@@ -79,8 +65,8 @@ WHERE known.name > $2 AND (
 ORDER BY known.name LIMIT $3
 
 -- name: first_in_line
--- Of each of these queues the first job of each rank: since when it waits, and whether it has since it was created. The
--- order is said in full: MySQL would else sort the whole line.
+-- Of each of these queues the first job of each rank: since when it waits, and whether since it was created. The order is
+-- written in full: MySQL would else sort the whole queue.
 SELECT first.name, first.number, job.queued_at, job.queued_at = job.created_at FROM (
     SELECT known.name, ranks.number, (
         SELECT job.seq FROM {schema}.packhorse_job AS job FORCE INDEX (packhorse_job_line)
@@ -95,7 +81,7 @@ SELECT first.name, first.number, job.queued_at, job.queued_at = job.created_at F
 ) AS first STRAIGHT_JOIN {schema}.packhorse_job AS job FORCE INDEX (PRIMARY) ON job.seq = first.seq
 
 -- name: oldest_in_line
--- Since when the oldest of the first jobs of a line waits.
+-- Since when the oldest of the first jobs of a queue waits.
 SELECT min(queued_at) FROM (
     SELECT queued_at FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_line)
     WHERE line = $1 AND `rank` = $2 ORDER BY `rank`, seq LIMIT $3
@@ -105,12 +91,12 @@ SELECT min(queued_at) FROM (
 INSERT INTO {schema}.packhorse_log_line (job_id, at, attempt, kind, message) VALUES ($1, $2, $3, $4, $5)
 
 -- name: last_line_above
--- The latest line of a job that is too many, if it may have so many.
+-- The latest line that is too many, if a job may have so many.
 SELECT id FROM {schema}.packhorse_log_line FORCE INDEX (packhorse_log_line_job)
 WHERE job_id = $1 ORDER BY id DESC LIMIT 1 OFFSET $2
 
 -- name: lines_to_drop
--- Those up to that one, and the next, which will say so. In full only what stands for others.
+-- Those up to that one, and the next, which will say how many are gone. The text only of those that say so already.
 SELECT CASE WHEN message LIKE '… % dropped …' THEN message ELSE '' END
 FROM {schema}.packhorse_log_line FORCE INDEX (packhorse_log_line_job)
 WHERE job_id = $1 AND id <= coalesce((

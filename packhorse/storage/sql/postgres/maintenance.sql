@@ -45,7 +45,7 @@ SELECT EXISTS (SELECT 1 FROM {schema}.packhorse_worker WHERE NOT ({alive})) OR E
 )
 
 -- name: unowned_queues
--- Queues that have more held jobs by the tallies than have an owner.
+-- Queues with more held jobs in the tallies than jobs with an owner.
 SELECT tally.queue FROM (
     SELECT queue, sum(amount) AS number FROM {schema}.packhorse_counted
     WHERE level = 'tally' AND counted || '' IN ('reserved', 'running') GROUP BY queue -- no part of the key it looks for
@@ -104,12 +104,11 @@ ORDER BY finished_at, seq LIMIT $4 FOR UPDATE SKIP LOCKED
 SELECT at FROM {schema}.packhorse_event ORDER BY id LIMIT 1
 
 -- name: lock_old_events
--- One process at a time drops events, or two would cut the same pack; the next one sees what is left.
+-- One process at a time drops events, or two would trim the same batch; the next one sees what is left.
 SELECT pg_advisory_xact_lock(hashtextextended('{schema} old events', 5040))
 
 -- name: old_events
--- Only the oldest are looked at: of each row, how many of its events are over, and how many it has. The newest event
--- always stays, as it does on every storage.
+-- Of each of the oldest rows, how many of its events are old, and how many it has. The newest event always stays.
 SELECT id, least(span + 1 - (id = newest)::integer, $1 - passed) AS number, span + 1
 FROM (
     SELECT id, at, span, sum(span + 1) OVER (ORDER BY id) - span - 1 AS passed,
@@ -122,7 +121,7 @@ WHERE at <= $2 AND passed < $1 AND (id < newest OR span > 0) ORDER BY id
 DELETE FROM {schema}.packhorse_event WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text($1::json)))
 
 -- name: trim_pack
--- The oldest events of a pack go.
+-- Drop the oldest events of a batch.
 UPDATE {schema}.packhorse_event
 SET jobs = array_to_string((string_to_array(jobs, E'\n'))[$2::integer + 1:], E'\n'), span = span - $2 WHERE id = $1
 

@@ -9,7 +9,7 @@ SELECT name FROM packhorse_queue WHERE paused_at IS NOT NULL
 SELECT min(rank) FROM packhorse_job WHERE state = 'queued' AND rank > ?
 
 -- name: lines_of_rank
--- The queues that have a job of this rank in line: a hop from name to name along the index, never over the jobs.
+-- The queues that have a queued job of this rank: hops from name to name along the index, never over the jobs.
 WITH RECURSIVE line (queue) AS (
     SELECT (SELECT min(queue) FROM packhorse_job WHERE state = 'queued' AND rank = ?1 AND queue > ?2)
     UNION ALL
@@ -20,8 +20,8 @@ WITH RECURSIVE line (queue) AS (
 SELECT queue FROM line WHERE queue IS NOT NULL
 
 -- name: lines_with_jobs
--- The first of these queues that have jobs of this rank, and how many, as far as that matters.
--- All in one row: the driver gives the interpreter's lock away for each, and has to wait for it while jobs run.
+-- The first of these queues that have jobs of this rank, and how many, up to what matters.
+-- All in one row: the driver releases the GIL for each, and must wait for it while jobs run.
 SELECT json_group_array(json_array(name, (
     SELECT count(*) FROM (SELECT 1 FROM packhorse_job WHERE state = 'queued' AND rank = ?2 AND queue = name LIMIT ?4)
 )))
@@ -32,7 +32,7 @@ FROM (
 )
 
 -- name: head_of_line
--- The last value tells whether the job is plain, that is, whether there is nothing about it but what the others show.
+-- The last value says whether the job is plain: it has only what the other values show.
 -- All in one row, for the same reason.
 SELECT json_group_array(json_array({plain}, is_plain)) FROM (
     SELECT {plain}, {is_plain} AS is_plain
@@ -40,7 +40,7 @@ SELECT json_group_array(json_array({plain}, is_plain)) FROM (
 )
 
 -- name: heads_of_lines
--- The same for several lines of one rank, of each as many. The last value but one is the job's queue.
+-- The same for several queues of one rank, of each as many. The last value but one is the job's queue.
 SELECT json_group_array(json_array({plain}, queue, is_plain)) FROM (
     SELECT {plain}, queue, {is_plain} AS is_plain
     FROM (SELECT value AS line FROM json_each(?1)) CROSS JOIN packhorse_job
@@ -51,7 +51,7 @@ SELECT json_group_array(json_array({plain}, queue, is_plain)) FROM (
 )
 
 -- name: next_of_lines
--- The same without knowing which of them have jobs: as many of each, the lines in their order, until there are enough.
+-- The same without knowing which of them have jobs: as many of each, the queues in order, until there are enough.
 SELECT json_group_array(json_array({plain}, queue, is_plain)) FROM (
     SELECT {plain}, queue, {is_plain} AS is_plain
     FROM (SELECT value AS line FROM json_each(?1)) CROSS JOIN packhorse_job
@@ -73,12 +73,12 @@ SET state = 'reserved', owner = ?, fence = fence + 1, updated_at = ?, packs = pa
 WHERE state = 'queued' AND rank = ? AND queue = ? AND seq BETWEEN ? AND ?
 
 -- name: take_scattered
--- Plain jobs of several lines.
+-- Plain jobs of several queues.
 UPDATE packhorse_job SET state = 'reserved', owner = ?, fence = 1, updated_at = ?, packs = packs || ?
 WHERE seq IN (SELECT value FROM json_each(?))
 
 -- name: long_packs
--- A job that is held again and again must not have a row that grows for ever.
+-- The row of a job that is reserved again and again must not grow forever.
 SELECT id, packs FROM packhorse_job WHERE seq IN (SELECT value FROM json_each(?)) AND length(packs) > 1000
 
 -- name: put_old_packs
@@ -88,8 +88,8 @@ INSERT INTO packhorse_old_packs (job_id, packs, at) VALUES (?, ?, ?)
 UPDATE packhorse_job SET packs = '' WHERE id = ?
 
 -- name: oldest_in_line
--- For each of these queues, since when its oldest job in line waits: of each rank the first, or, if that has not been in
--- line since it was created, the oldest of the first few, as many as `look_into` says.
+-- For each of these queues, since when its oldest queued job waits: of each rank the first, or, if that was not queued
+-- when it was created, the oldest of the first few, as many as `look_into` says.
 WITH RECURSIVE rank (number) AS (SELECT 0 UNION ALL SELECT number + 1 FROM rank WHERE number < 12),
 first (queue, rank, seq) AS MATERIALIZED (
     SELECT name.value, rank.number, (
@@ -111,22 +111,9 @@ SELECT head.queue, min(CASE WHEN head.is_oldest THEN head.queued_at ELSE (
 ) END)
 FROM head GROUP BY head.queue
 
--- name: held_by_ids
-SELECT id, seq, queue, task, state, owner, fence, last_owner, queued_at, started_at
-FROM packhorse_job WHERE id IN (SELECT value FROM json_each(?))
-
--- name: start_job
-UPDATE packhorse_job SET state = 'running', attempts = attempts + 1, started_at = ?, updated_at = ? WHERE seq = ?
-
--- name: complete_job
-UPDATE packhorse_job
-SET state = 'completed', owner = NULL, last_owner = ?, started_at = ?, ran_until = ?, finished_at = ?, updated_at = ?,
-    attempts = attempts + ?, result = ?, reason = NULL, error = NULL, cause = NULL, expire_at = NULL
-WHERE seq = ?
-
 -- name: complete_together
--- Jobs that came one after the other: ?6, ?7 and ?8 say how long ago each started, and ran until, and its result, and ?9 is a
--- result that all have. One statement for all, for the same reason. The plus keeps SQLite from going by owner.
+-- Jobs with consecutive numbers: ?6, ?7 and ?8 say how long ago each started, and ran until, and its result. ?9 is a result
+-- that all have. One statement for all, for the same reason. The plus keeps SQLite from using the index by owner.
 UPDATE packhorse_job
 SET state = 'completed', owner = NULL, last_owner = ?1, started_at = ?2 - (?6 ->> (seq - ?4)),
     ran_until = ?2 - (?7 ->> (seq - ?4)), finished_at = ?2, updated_at = ?2, attempts = 1,
@@ -134,7 +121,7 @@ SET state = 'completed', owner = NULL, last_owner = ?1, started_at = ?2 - (?6 ->
 WHERE seq BETWEEN ?4 AND ?5 AND +owner = ?1 AND fence = 1 AND state = 'reserved'
 
 -- name: complete_scattered
--- The same, for jobs that lie far from each other: each in a row of ?4.
+-- The same for jobs that are far apart: each in a row of ?4.
 UPDATE packhorse_job
 SET state = 'completed', owner = NULL, last_owner = ?1, started_at = ?2 - (dealt.value ->> 1),
     ran_until = ?2 - (dealt.value ->> 2), finished_at = ?2, updated_at = ?2, attempts = 1, result = dealt.value ->> 3,
@@ -146,11 +133,11 @@ WHERE seq = dealt.value ->> 0 AND +owner = ?1 AND fence = 1 AND state = 'reserve
 INSERT INTO packhorse_log_line (job_id, at, attempt, kind, message) VALUES (?, ?, ?, ?, ?)
 
 -- name: last_line_above
--- The latest line of a job that is too many, if it may have so many.
+-- The latest line that is too many, if a job may have so many.
 SELECT id FROM packhorse_log_line WHERE job_id = ? ORDER BY id DESC LIMIT 1 OFFSET ?
 
 -- name: lines_to_drop
--- Those up to that one, and the next, which will say so. In full only what stands for others.
+-- Those up to that one, and the next, which will say how many are gone. The text only of those that say so already.
 SELECT CASE WHEN message LIKE '… % dropped …' THEN message ELSE '' END FROM packhorse_log_line
 WHERE job_id = ?1 AND id <= coalesce((SELECT min(id) FROM packhorse_log_line WHERE job_id = ?1 AND id > ?2), ?2)
 

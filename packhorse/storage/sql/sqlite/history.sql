@@ -26,7 +26,7 @@ GROUP BY queue, point
 ORDER BY point
 
 -- name: series
--- What was counted in an interval, of one task in one queue, is one JSON object: a tenth of the rows.
+-- The counts of one task in one queue in an interval are one JSON object: a tenth of the rows.
 SELECT point, queue, task, json_group_object(counted, amount) FROM (
     SELECT at - at % ?1 AS point, queue, task, counted, sum(amount) AS amount
     FROM packhorse_measure
@@ -38,7 +38,7 @@ GROUP BY point, queue, task
 ORDER BY point, queue, task
 
 -- name: series_of_level
--- The same where each interval is a point: the rows lie in this order already.
+-- The same where each interval is a point: the rows are in this order already.
 SELECT at, queue, task, json_group_object(counted, amount) FROM packhorse_measure
 WHERE level = ?1 AND at >= ?2 AND (?3 IS NULL OR queue = ?3) AND (?4 IS NULL OR task = ?4)
 GROUP BY at, queue, task

@@ -24,7 +24,7 @@ GROUP BY queue, point
 ORDER BY point
 
 -- name: series
--- What was counted in an interval, of one task in one queue, is one JSON object: a tenth of the rows.
+-- The counts of one task in one queue in an interval are one JSON object: a tenth of the rows.
 SELECT point, queue, task, json_object_agg(counted, amount)::text FROM (
     SELECT at - at % $1 AS point, queue, task, counted, sum(amount)::bigint AS amount
     FROM {schema}.packhorse_counted
@@ -62,8 +62,8 @@ SELECT current_setting('server_version'), current_setting('synchronous_commit'),
 -- name: now
 SELECT {schema}.packhorse_now()
 
--- name: whereabouts
--- The time, and which database of which running server this is. Says nothing of our schema, which may not be there.
+-- name: which_server
+-- The time, and which database of which running server this is. Does not use our schema, which may not be there.
 SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint, current_database()::text,
        (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint
 
@@ -80,8 +80,8 @@ INSERT INTO {schema}.packhorse_delta (level, at, queue, task, counted, amount)
 SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::bigint[])
 
 -- name: put_waiter
--- Where to ring, for so long; and whether a job is in line already. One that comes in at this very moment is missed, and
--- found by the next look.
+-- Write a waiter's row, which lasts so long. Returns whether a job is queued already. One that comes at this very moment is
+-- missed, and found by the next look.
 WITH sleeper AS (
     INSERT INTO {schema}.packhorse_sleeper (channel, queues, until)
     VALUES ($1, ARRAY(SELECT json_array_elements_text($2::json)), coalesce($4::bigint, {schema}.packhorse_now()) + $3)
@@ -103,7 +103,7 @@ SELECT {open} AND EXISTS (
 DELETE FROM {schema}.packhorse_sleeper WHERE channel = $1
 
 -- name: has_work
--- Whether a job is in line for these queues.
+-- Whether a job is queued in these queues.
 SELECT {open} AND EXISTS (
     SELECT 1 FROM json_array_elements_text($1::json) AS name (queue)
     WHERE (
@@ -124,7 +124,7 @@ DELETE FROM {schema}.packhorse_sleeper WHERE channel = (
 RETURNING pg_notify(channel, '')
 
 -- name: wake_others
--- Nobody who sleeps has named this queue: wake all who want to hear of such, and see whether its jobs are for them.
+-- No waiter has named this queue: wake all that want other queues, to see whether its jobs are for them.
 DELETE FROM {schema}.packhorse_sleeper WHERE channel IN (
     SELECT channel FROM {schema}.packhorse_sleeper
     WHERE '*' = ANY (queues) AND until > $2 AND NOT EXISTS (
@@ -135,7 +135,7 @@ DELETE FROM {schema}.packhorse_sleeper WHERE channel IN (
 RETURNING pg_notify(channel, '')
 
 -- name: hint
--- For a transaction of somebody else: the sleeper is told when it commits. Its row is left alone, for nobody knows how
--- long it would stay locked.
+-- For a caller's transaction: the waiter is notified when it commits. Its row is not touched, as it could stay locked for
+-- long.
 SELECT pg_notify(channel, '') FROM {schema}.packhorse_sleeper
 WHERE until > $2 AND (queues = '{}' OR queues && ARRAY(SELECT json_array_elements_text($1::json))) LIMIT 1

@@ -54,7 +54,7 @@ SELECT EXISTS (SELECT 1 FROM {schema}.packhorse_worker WHERE NOT ({alive})) OR E
 )
 
 -- name: unowned_queues
--- Queues that have more held jobs by the tallies than have an owner.
+-- Queues with more held jobs in the tallies than jobs with an owner.
 SELECT tally.queue FROM (
     SELECT queue, sum(amount) AS number FROM (
         SELECT queue, counted, amount FROM {schema}.packhorse_measure WHERE level = 'tally' AND at = 0
@@ -125,7 +125,7 @@ ORDER BY finished_at, seq LIMIT $4 FOR UPDATE SKIP LOCKED
 SELECT at FROM {schema}.packhorse_event ORDER BY id LIMIT 1
 
 -- name: old_events
--- Only the oldest are looked at. The newest always stays, as it does on every storage.
+-- Of the oldest only. The newest event always stays.
 SELECT id FROM (SELECT id, at FROM {schema}.packhorse_event ORDER BY id LIMIT $1) AS oldest
 WHERE at <= $2 AND id < (SELECT max(id) FROM {schema}.packhorse_event)
 
@@ -154,7 +154,7 @@ DELETE FROM {schema}.packhorse_failure WHERE last_at <= $1
 SELECT 1 FROM {schema}.packhorse_meta WHERE `key` = 'fold' FOR UPDATE SKIP LOCKED
 
 -- name: unfolded
--- Only what is committed. Nobody else takes these away meanwhile, and nobody changes them.
+-- Only what is committed. No other process deletes or changes these meanwhile.
 SELECT id FROM {schema}.packhorse_delta ORDER BY id LIMIT $1
 
 -- name: fold_deltas
@@ -169,7 +169,7 @@ ON DUPLICATE KEY UPDATE amount = amount + VALUES(amount)
 DELETE gone FROM {schema}.packhorse_delta AS gone FORCE INDEX (PRIMARY) WHERE id IN ($1*)
 
 -- name: has_to_fold
--- Whether anything is to be folded: what calls have added, or measures of a level that are of its time or earlier.
+-- Whether anything is to be folded: what calls have added, or old measures of a level.
 SELECT EXISTS (SELECT 1 FROM {schema}.packhorse_delta)
     OR EXISTS (SELECT 1 FROM {schema}.packhorse_measure WHERE level = 'minute' AND at <= $1 - $2)
     OR EXISTS (SELECT 1 FROM {schema}.packhorse_measure WHERE level = 'hour' AND at <= $1 - $3)

@@ -38,7 +38,7 @@ seen AS MATERIALIZED (
 open AS MATERIALIZED (
     SELECT rank, queue FROM seen WHERE {open} AND NOT is_paused ORDER BY rank, queue <= $6, queue LIMIT $7
 ),
--- With many lines nobody needs to know how long each is: a part of what is asked for is there in any case.
+-- With many queues the length of each does not matter: a part of what is asked for is there in any case.
 enough AS MATERIALIZED (
     SELECT CASE WHEN count(*) <= 20 THEN $2::bigint ELSE greatest(10, 8 * $2 / count(*)) END AS number FROM open
 )
@@ -52,7 +52,7 @@ SELECT gate.is_known, gate.is_late, gate.due_in, open.rank, open.queue, (
 FROM gate LEFT JOIN open ON NOT gate.is_late ORDER BY open.rank, open.queue
 
 -- name: lines_from
--- The same for lines of which it is remembered where they begin: a JSON list of queues, ranks and first numbers.
+-- The same with a scan cursor: a JSON list of queues, ranks and first numbers.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($4::bigint, {schema}.packhorse_now()) AS now,
            (SELECT due_at FROM {schema}.packhorse_job WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1) AS due_at
@@ -88,10 +88,10 @@ SELECT gate.is_known, gate.is_late, gate.due_in, open.rank, open.queue, open.num
 FROM gate LEFT JOIN open ON NOT gate.is_late ORDER BY open.rank, open.queue
 
 -- name: take
--- Reserve from lines, each a queue, a lowest and a highest rank, the number to begin at, and a share. Takes nothing when
--- the worker is unknown, or when jobs are due or have expired, which is for somebody to see to first; $5 says to take all
--- the same. The first two columns tell which, the next two when the next job is due and for how many microseconds jobs
--- were looked for; when nothing is taken these stand alone. Whoever got all he asked for wakes the next sleeper.
+-- Reserve from lines, each a queue, a lowest and a highest rank, the seq to begin with, and a share. Takes nothing if the
+-- worker is unknown, or if jobs are due or have expired and must be promoted or aborted first; $5 takes jobs anyway. The
+-- first two columns say which, the next two when the next job is due and how many microseconds the search took; if nothing
+-- is taken they stand alone. A worker that got all it asked for wakes the next waiter.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($2::bigint, {schema}.packhorse_now()) AS now,
            (SELECT due_at FROM {schema}.packhorse_job WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1) AS due_at
@@ -154,7 +154,7 @@ SELECT gate.is_known, gate.is_late, gate.due_in, walk.took, taken.*
 FROM gate CROSS JOIN walk LEFT JOIN taken ON true ORDER BY taken.rank, taken.seq
 
 -- name: start_jobs
--- Answers the ids that were marked as running now, each with how many rows were added to what is counted.
+-- Returns the ids that are running now, each with how many rows were added to those to be folded.
 WITH clock AS MATERIALIZED (SELECT coalesce($2::bigint, {schema}.packhorse_now()) AS now),
 held AS MATERIALIZED (
     SELECT job.*, greatest(now - token.ago, queued_at, 0) AS started_at
@@ -183,8 +183,8 @@ counted AS (
 SELECT id, (SELECT count(*) FROM counted) FROM held
 
 -- name: complete
--- The commonest ending, as `changes.settled` does it. Answers the ids whose outcome was taken, each with how many rows were
--- added to what is counted; with $3, nothing is taken unless that worker is known.
+-- The most common outcome, as `transitions.settled` does it. Returns the ids whose outcome was accepted, each with how many
+-- rows were added to those to be folded. With $3, nothing is accepted unless that worker is known.
 WITH clock AS MATERIALIZED (SELECT coalesce($2::bigint, {schema}.packhorse_now()) AS now),
 held AS MATERIALIZED (
     SELECT job.seq, job.id, job.queue, job.task, job.state, job.owner, job.fence, job.queued_at,
@@ -238,15 +238,11 @@ counted AS (
 )
 SELECT id, (SELECT count(*) FROM counted) FROM held
 
--- name: hands_of
-SELECT id, seq, queue, task, state, owner, fence, last_owner, queued_at, started_at
-FROM {schema}.packhorse_job WHERE id = ANY (ARRAY(SELECT json_array_elements_text($1::json)))
-
 -- name: worker_exists
 SELECT 1 FROM {schema}.packhorse_worker WHERE id = $1
 
 -- name: lines_of_rank
--- The queues that have a job of this rank in line: a hop from name to name along the index, never over the jobs.
+-- The queues that have a queued job of this rank: hops from name to name along the index, never over the jobs.
 WITH RECURSIVE line (queue) AS (
     SELECT (SELECT queue FROM {schema}.packhorse_job WHERE state = 'queued' AND queue > $2 ORDER BY queue LIMIT 1)
     UNION ALL
@@ -267,12 +263,12 @@ LIMIT $3
 INSERT INTO {schema}.packhorse_log_line (job_id, at, attempt, kind, message) VALUES ($1, $2, $3, $4, $5)
 
 -- name: last_line_above
--- The latest line of a job that is too many, if it may have so many.
+-- The latest line that is too many, if a job may have so many.
 SELECT id FROM {schema}.packhorse_log_line WHERE job_id BETWEEN $1 AND $1
 ORDER BY job_id DESC, id DESC LIMIT 1 OFFSET $2
 
 -- name: lines_to_drop
--- Those up to that one, and the next, which will say so. In full only what stands for others.
+-- Those up to that one, and the next, which will say how many are gone. The text only of those that say so already.
 SELECT CASE WHEN message LIKE '… % dropped …' THEN message ELSE '' END FROM {schema}.packhorse_log_line
 WHERE job_id BETWEEN $1 AND $1 AND id <= coalesce((
     SELECT id FROM {schema}.packhorse_log_line WHERE job_id BETWEEN $1 AND $1 AND id > $2 ORDER BY job_id, id LIMIT 1
