@@ -1,7 +1,7 @@
-"""Tables: for people on a terminal, fitted to its width; for programs in a pipe, with nothing cut.
+"""Tables: fitted to the width of a terminal; in a pipe, with nothing cut.
 
-The commands that look print theirs with `print_table`; `top` puts the lines of one on its screen. Texts are escaped
-here. A character may be two columns wide, or none.
+Commands print them with `print_table`; `top` draws their lines. Texts are escaped here. A character may be two columns
+wide, or none.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ from typing import NamedTuple
 
 from packhorse.cli.output import escape, is_coloured, paint, say, terminal_size
 
-_LEAST = 10  # columns that a cell keeps which gives way
+_MIN_WIDTH = 10  # columns that a flexible cell keeps
 _GAP = "  "
 
 
 class Column(NamedTuple):
-    """One column. On a narrow screen a flexible one gives way, down to `least`, and spare ones go, the most spare
-    first. `style` may depend on the text."""
+    """One column. On a narrow screen, flexible columns shrink down to `least`, and spare ones are left out, the most
+    spare first. `style` may depend on the text."""
 
     title: str
     right: bool = False
     flexible: bool = False
     style: str | Callable[[str], str | None] | None = None
     spare: int = False
-    least: int = _LEAST
+    least: int = _MIN_WIDTH
 
     def style_of(self, text: str) -> str | None:
         return self.style(text) if callable(self.style) else self.style
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """A table on stdout."""
+    """Print a table on stdout."""
     width = terminal_size().columns if sys.stdout.isatty() else None
     for line in table_lines(columns, rows, width):
         say(line)
 
 
 def table_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
-    """The lines of a table that fits on a screen so wide; None: it goes into a pipe. On a very narrow screen the
-    terminal breaks lines, rather than that an id is cut."""
+    """The lines of a table for a screen of this width; None: for a pipe. No id is cut: on a very narrow screen the
+    terminal breaks the lines."""
     cells = [[column.title for column in columns], *([escape(text) for text in row] for row in rows)]
     if width is None:
         cells[1:] = [[text or "-" for text in row[:-1]] + row[-1:] for row in cells[1:]]
@@ -65,7 +65,7 @@ def _line(columns: Sequence[Column], row: list[str], widths: list[int], colours:
 def _without_spare(
     columns: Sequence[Column], cells: list[list[str]], width: int
 ) -> tuple[Sequence[Column], list[list[str]]]:
-    """Leave out spare columns, of those that are as spare the last first, for as long as the rest does not fit."""
+    """Leave out spare columns until the rest fits: the most spare first, of equal ones the last."""
     while _least_width(columns, cells) > width and any(column.spare for column in columns):
         gone = max(range(len(columns)), key=lambda place: (columns[place].spare, place))
         columns = [column for place, column in enumerate(columns) if place != gone]
@@ -82,17 +82,17 @@ def _least_width(columns: Sequence[Column], cells: list[list[str]]) -> int:
 
 
 def _widths(columns: Sequence[Column], cells: list[list[str]], room: int | None) -> list[int]:
-    """As wide as the texts are; if that is too much, the widest of the flexible columns gives way first."""
+    """The widths of the texts; if that is too much, the widest of the flexible columns shrinks first."""
     widths = _wanted(cells)
     flexible = [place for place, column in enumerate(columns) if column.flexible]
     if room is None or not flexible:
         return widths
     for place in flexible:
-        widths[place] = min(widths[place], max(room, _LEAST))
+        widths[place] = min(widths[place], max(room, _MIN_WIDTH))
     for _ in range(sum(widths) + len(_GAP) * (len(columns) - 1) - room):
-        # Those that have more than their least give way first; on a very narrow screen, all do.
+        # Columns above their minimum shrink first; on a very narrow screen, all do.
         widest = max(flexible, key=lambda place: (widths[place] > columns[place].least, widths[place]))
-        if widths[widest] <= _LEAST:
+        if widths[widest] <= _MIN_WIDTH:
             break
         widths[widest] -= 1
     return widths
@@ -118,7 +118,7 @@ def width_of(text: str) -> int:
 
 
 def _width_of_one(character: str) -> int:
-    import unicodedata  # most texts are plain, and need none of it
+    import unicodedata  # rarely needed
 
     if unicodedata.category(character) in ("Mn", "Me", "Cf"):
         return 0
@@ -126,7 +126,7 @@ def _width_of_one(character: str) -> int:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """The text in lines of so many columns at most, broken between words; a longer word is cut.
+    """The text in lines of at most so many columns, broken between words; a longer word is cut.
 
     >>> wrapped("no worker is running", 12)
     ['no worker is', 'running']
@@ -142,7 +142,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def cut_to(text: str, width: int) -> str:
-    """The text, or as much of it as fits, with an ellipsis, into so many columns."""
+    """The text, cut with an ellipsis if it is wider than so many columns."""
     if width_of(text) <= width:
         return text
     kept, used = [], 1  # the ellipsis

@@ -1,8 +1,8 @@
-"""Finding what the command line works on: the storage, and the user's app.
+"""Find the storage and the user's app.
 
-The storage is named by --url, PACKHORSE_URL, [tool.packhorse] or is ./packhorse.db. The app is `module:attr`,
-`file.py`, `file.py:attr`, or in app.py, jobs.py or tasks.py here (see `loading.py`). A module that cannot be imported
-is explained with the user's own line, not with a traceback.
+The storage is named by --url, PACKHORSE_URL or [tool.packhorse], else it is ./packhorse.db. The app is `module:attr`,
+`file.py`, `file.py:attr`, or in app.py, jobs.py or tasks.py here. If a module cannot be imported, the error shows the
+user's own line, not a traceback.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def url_source(settings: Settings) -> str:
-    """How the storage was chosen, for people."""
+    """How the storage was chosen."""
     source = option_or_source(settings, "url")
     if source == "default":
-        return "the default, since neither --url, PACKHORSE_URL nor [tool.packhorse] names a storage"
+        return "the default: neither --url, PACKHORSE_URL nor [tool.packhorse] names a storage"
     return source
 
 
 def option_or_source(settings: Settings, name: str) -> str:
-    """Where a setting came from, in the words of the command line: an argument is an option here."""
+    """Where a setting came from; an argument is an option here."""
     source = settings.source_of(name)
     return f"--{name.replace('_', '-')}" if source.startswith("argument") else source
 
 
 def source_in_app(app: Packhorse, target: str | None) -> str | None:
-    """How the app itself names its storage, for people; None: the settings name it."""
+    """How the app itself names its storage; None: the settings name it."""
     if app.settings.source_of("url").startswith("argument"):
-        return f"the app{f' {target}' if target else ''}, which names its storage itself"
+        return f"the app{f' {target}' if target else ''}, in its code"
     return None
 
 
 def open_existing(settings: Settings) -> Storage:
-    """The storage, if it is there. Looking for jobs must not make a file, nor tables."""
+    """The storage, if it exists. Reading must not create a file or tables."""
     storage = open_for_writing(settings)
     storage.require_existing()
     path = missing_file(storage)
@@ -58,7 +58,7 @@ def open_existing(settings: Settings) -> Storage:
         raise CommandError(
             f"there is no {path.name} {'here' if path.parent == Path.cwd() else f'in {path.parent}'}",
             ExitCode.STORAGE,
-            why=f"{path} does not exist, and looking does not make it",
+            why=f"{path} does not exist, and reading does not create it",
             source=url_source(settings),
             hint=_where_else(settings),
         )
@@ -66,18 +66,18 @@ def open_existing(settings: Settings) -> Storage:
         raise CommandError(
             f"{settings.shown('url')} has no Packhorse jobs in it",
             ExitCode.STORAGE,
-            why="it is a database, but of something else, and looking does not make tables in it",
+            why="it is another program's database, and reading creates no tables in it",
             source=url_source(settings),
-            hint="name another storage, or put the first job in: packhorse enqueue NAME",
+            hint="name another storage, or enqueue the first job: packhorse enqueue NAME",
         )
     return storage
 
 
 def _where_else(settings: Settings) -> str:
-    """Where the jobs may be, if not here. An app may name its storage in its code, and looking does not import that."""
+    """Where the jobs may be, if not here. An app may name its storage in its code, which reading does not import."""
     usual = "go to the directory of your app, or name the storage: --url sqlite:////var/lib/jobs.db\n"
     if settings.source_of("url") != "default":
-        return f"{usual}the first job makes it: packhorse enqueue NAME"
+        return f"{usual}the first job creates it: packhorse enqueue NAME"
     named = storage_named_by(settings.app)
     if named and named.url != settings.url and not named.url.startswith("memory:"):
         url = shlex.quote(mask_url(named.url))
@@ -85,21 +85,21 @@ def _where_else(settings: Settings) -> str:
     if settings.app is not None:
         source = settings.source_of("app")
         return (
-            f"the app {settings.app} ({source}) may name another one, and looking imports no code\n"
-            "packhorse doctor tells which it is; then for all commands here: export PACKHORSE_URL=…"
+            f"the app {settings.app} ({source}) may name another one, and reading imports no code\n"
+            "packhorse doctor says which; then for all commands here: export PACKHORSE_URL=…"
         )
-    return f"{usual}the first job makes it: packhorse enqueue NAME"
+    return f"{usual}the first job creates it: packhorse enqueue NAME"
 
 
 def is_foreign(storage: Storage) -> bool:
-    """Is this a SQLite file without our tables? Read without the storage, which would make them."""
+    """Is this a SQLite file without our tables? Read without the storage, which would create them."""
     path = getattr(storage, "path", None)
     if path is None or not Path(path).is_file():
         return False
     try:
         connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)
     except sqlite3.Error:
-        return False  # the storage will say what is wrong
+        return False  # the storage reports what is wrong
     try:
         return connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'packhorse_meta'").fetchone() is None
     except sqlite3.Error:
@@ -109,10 +109,10 @@ def is_foreign(storage: Storage) -> bool:
 
 
 def open_for_writing(settings: Settings) -> Storage:
-    """The storage; its file is made by the first write."""
+    """The storage; the first write creates its file."""
     if settings.url.startswith("memory:"):
         raise BadURL(
-            "memory:// lives in one process only, and this is another", hint="name a file: --url sqlite:///jobs.db"
+            "memory:// exists in one process only, and this is another one", hint="name a file: --url sqlite:///jobs.db"
         )
     try:
         return open_storage(settings.url)
@@ -122,8 +122,8 @@ def open_for_writing(settings: Settings) -> Storage:
 
 
 def missing_file(storage: Storage) -> Path | None:
-    """The file that the storage would make if it were used; None: it is there, or the storage is no file. Raises
-    StorageUnavailable if it was there, and its log still is."""
+    """The file that the storage would create; None: it exists, or the storage is not a file. Raise StorageUnavailable
+    if the file was removed without its log."""
     path = getattr(storage, "path", None)
     if not isinstance(path, Path) or path.exists():
         return None
@@ -137,10 +137,8 @@ def missing_file(storage: Storage) -> Path | None:
 
 
 def app_from(target: str, settings: Settings) -> Packhorse:
-    """The app that `target` names.
-
-    Raises CommandError if the target cannot be imported or has no app. What the module prints goes to stderr.
-    """
+    """The app that `target` names. Raise CommandError if it cannot be imported or has no app. What the module prints
+    goes to stderr."""
     try:
         return _loaded(target, _source_of_app(target, settings))
     except AppNotFound as error:
@@ -149,8 +147,8 @@ def app_from(target: str, settings: Settings) -> Packhorse:
 
 
 def app_here() -> tuple[str, Packhorse] | None:
-    """The first usual file here that has an app, and the app; None: there is none. Raises CommandError if one cannot be
-    imported."""
+    """The first of app.py, jobs.py and tasks.py here that has an app, and the app; None: there is none. Raise
+    CommandError if one cannot be imported."""
     for name in CANDIDATES:
         if _mentions_us(Path(name)):
             with contextlib.suppress(AppNotFound):
@@ -163,7 +161,7 @@ def _source_of_app(target: str, settings: Settings) -> str:
 
 
 def _mentions_us(path: Path) -> bool:
-    # An app.py may be anything: a web application is not imported only to see that it has no tasks.
+    # An app.py may be a web application: do not import it only to see that it has no tasks.
     try:
         return path.is_file() and b"packhorse" in path.read_bytes()
     except OSError:
@@ -182,7 +180,7 @@ def _loaded(target: str, source: str) -> Packhorse:
 
 def _broken(target: str, error: BaseException, source: str) -> CommandError:
     why = "\n".join(filter(None, [_summary(error), _own_line(error)]))
-    hint = "put that right; -vv shows the whole traceback"
+    hint = "correct that; -vv shows the whole traceback"
     if isinstance(error, ModuleNotFoundError):
         hint = f"install {error.name} beside Packhorse, or run the packhorse of the environment that has it"
     name = target.partition(":")[0]
@@ -200,13 +198,13 @@ def _summary(error: BaseException) -> str:
 def _own_line(error: BaseException) -> str | None:
     """The innermost line that the user wrote: "jobs.py:3  import requests"."""
     if isinstance(error, SyntaxError) and error.filename:
-        return f"{_near(Path(error.filename))}:{error.lineno}  {(error.text or '').strip()}"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
+        return f"{_relative(Path(error.filename))}:{error.lineno}  {(error.text or '').strip()}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_user_code(frame.filename)]
     own = [frame for frame in frames if _is_here(Path(frame.filename))] or frames
-    return f"{_near(Path(own[-1].filename))}:{own[-1].lineno}  {own[-1].line}" if own else None
+    return f"{_relative(Path(own[-1].filename))}:{own[-1].lineno}  {own[-1].line}" if own else None
 
 
-def _is_users(filename: str) -> bool:
+def _is_user_code(filename: str) -> bool:
     return not filename.startswith("<") and not Path(filename).is_relative_to(_PACKAGE) and "importlib" not in filename
 
 
@@ -214,24 +212,24 @@ def _is_here(path: Path) -> bool:
     return path.is_relative_to(Path.cwd()) and "site-packages" not in path.parts
 
 
-def _near(path: Path) -> Path:
+def _relative(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
-class Named(NamedTuple):
-    """A storage that is named in a file."""
+class NamedStorage(NamedTuple):
+    """A storage that a file names."""
 
     file: Path
     url: str
 
 
-def storage_named_by(target: str | None) -> Named | None:
-    """The storage that the app of this target names in so many words; None: none, several, or it cannot be seen.
-    Without a target, the usual files here are looked at."""
+def storage_named_by(target: str | None) -> NamedStorage | None:
+    """The storage that the source of this app names, without importing it; None: none, or several. Without a target,
+    read app.py, jobs.py and tasks.py here."""
     for file in map(Path, CANDIDATES) if target is None else _files(target):
         urls = _urls_in(file)
         if len(urls) == 1:
-            return Named(file, urls.pop())
+            return NamedStorage(file, urls.pop())
     return None
 
 
@@ -244,7 +242,7 @@ def _files(target: str) -> list[Path]:
 
 
 def _urls_in(file: Path) -> set[str]:
-    import ast  # only who has lost the way needs it
+    import ast  # slow to import, and rarely needed
 
     try:
         tree = ast.parse(file.read_bytes())

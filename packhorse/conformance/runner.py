@@ -35,14 +35,14 @@ class Result(msgspec.Struct, frozen=True):
     broken: list[FailedCheck]
 
 
-def run_suite(target: Target, *, only: str = "", tell: Callable[[int, int, str], None]) -> Result:
-    """Check a kind of storage; `only` selects the checks whose sentence has this text. `tell` is called before each
+def run_suite(target: Target, *, only: str = "", on_check: Callable[[int, int, str], None]) -> Result:
+    """Check a kind of storage; `only` selects the checks whose sentence has this text. `on_check` is called before each
     check: how many are done, of how many, and its sentence. Raises `BadValue` if no check was selected, and as soon as
     a check gets a storage that is not empty."""
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     os.environ.pop("PYTEST_ADDOPTS", None)
     pytest.register_assert_rewrite(f"{__package__}.builders", f"{__package__}.sample_data")
-    checks = _Checks(target, only, tell)
+    checks = _Checks(target, only, on_check)
     code = pytest.main([str(_HERE), *_OPTIONS], plugins=[checks])
     if checks.refusal is not None:
         raise checks.refusal
@@ -58,10 +58,10 @@ def run_suite(target: Target, *, only: str = "", tell: Callable[[int, int, str],
 class _Checks:
     """The fixtures of the suite for this kind of storage, and the results as they come."""
 
-    def __init__(self, target: Target, only: str, tell: Callable[[int, int, str], None]) -> None:
-        self._subject = target
+    def __init__(self, target: Target, only: str, on_check: Callable[[int, int, str], None]) -> None:
+        self._target = target
         self._only = only.casefold()
-        self._tell = tell
+        self._on_check = on_check
         self._sentences: dict[str, str] = {}
         self.done: set[str] = set()
         self.broken: dict[str, FailedCheck] = {}
@@ -76,7 +76,7 @@ class _Checks:
 
     @pytest.fixture
     def opener(self, clock: ManualClock) -> Iterator[Opener]:
-        with self._subject.fresh(clock) as opener:
+        with self._target.fresh(clock) as opener:
             yield opener
 
     @pytest.fixture
@@ -96,7 +96,7 @@ class _Checks:
 
     def _refuse(self, found: str, check: str) -> None:
         """Stop before touching anything: this storage may be in use."""
-        what = f"{self._subject.name} is not empty before it is checked that {check}: it has {found}"
+        what = f"{self._target.name} is not empty before it is checked that {check}: it has {found}"
         self.refusal = BadValue(what, why="the checks were broken off", hint=NEW_EACH_TIME)
         pytest.exit(what)
 
@@ -110,7 +110,7 @@ class _Checks:
         items[:] = [item for item in items if self._only in self._sentences[item.nodeid].casefold()]
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        self._tell(len(self.done), item.session.testscollected, self._sentences[item.nodeid])
+        self._on_check(len(self.done), item.session.testscollected, self._sentences[item.nodeid])
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.done.add(report.nodeid)

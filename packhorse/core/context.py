@@ -40,7 +40,7 @@ class WorkerLink(Protocol):
         """Report that the job is alive, and how far it is."""
 
     def is_stopping(self) -> bool:
-        """Has somebody asked the job, or the whole worker, to stop?"""
+        """Was the job, or the whole worker, asked to stop?"""
 
     def should_stop(self) -> bool:
         """The same, asked by the job itself: if it returns now, it has stopped because of the request."""
@@ -135,7 +135,7 @@ class JobContext:
 
     @property
     def should_stop(self) -> bool:
-        """Has somebody asked the job, or the whole worker, to stop?"""
+        """Was the job, or the whole worker, asked to stop?"""
         return self._link.should_stop()
 
     def checkin(self, message: str | None = None) -> bool:

@@ -1,4 +1,4 @@
-"""Every error that Packhorse raises on purpose.
+"""The errors that Packhorse raises.
 
     PackhorseError
       SettingsError            lists every problem found, and where each value came from
@@ -6,19 +6,19 @@
         StorageUnavailable     locked, full, read-only or gone; `may_pass` says whether waiting may help
           StorageFull
           StorageReadOnly
-          StorageClosed        it is being moved, or was: says where to
-        StorageNotFound        it has no tables yet, and looking does not make them
-        CopyRefused            the two storages cannot be copied as asked; says why
-        NotADatabase           the file is something else
+          StorageClosed        it is being moved, or was; says where to
+        StorageNotFound        it has no tables yet, and reading does not create them
+        CopyRefused            the storage cannot be copied to the other; says why
+        NotADatabase           the file is not a SQLite database
         SchemaOutdated         says the command: packhorse migrate
         SchemaTooNew           written by a newer Packhorse
-        BadURL                 the storage address cannot be understood
+        BadURL                 the storage address is invalid
         MissingDriver          says the command: pip install 'packhorse[redis]'
       JobError                 carries the job's id
         JobNotFound
         WrongState             "cannot delete job X: it is running; abort it first"
         NotUnique              another job holds the unique key; carries that job's id
-        JobExists              another call was enqueued under the same id of the caller's own
+        JobExists              the id that the caller chose belongs to another call
         JobFailed              raised by `job.wait()` when the job ended dead or aborted
         WaitTimeout            raised by `job.wait(timeout=…)`
       WaitRefused              raised by `job.wait()` inside a task, which would keep its slot meanwhile
@@ -26,24 +26,24 @@
         TaskNotFound           names the nearest registered task
         TaskExists             the name is taken
         BadArguments           names the argument and why it cannot become JSON
-        BadResult              what the task returned cannot become JSON, or be read back
+        BadResult              the return value cannot become JSON, or be read back
         PayloadTooLarge        says how large, and the limit
       AppNotFound              no app is where the target says
-      AppBroken                the user's module cannot be imported; says the line
-      WorkerNotFound           a worker that has not joined, or was struck off, asks for jobs
-      WorkerExists             a living worker goes by the id under which another joins
-      ClientNotFound           a client that is unknown, or timed out, subscribes
+      AppBroken                the user's module fails on import; says the line
+      WorkerNotFound           the worker has not joined, or the storage forgot it
+      WorkerExists             a living worker has the id under which another joins
+      ClientNotFound           the client is unknown, or timed out
       ScheduleNotFound         no schedule has this name
       QueueNotFound            no queue has this name
-      AccessError              somebody may not do this over HTTP
+      AccessError              a request over HTTP is not allowed
         NotSignedIn            neither a token nor a session came with the request
-        NotAllowed             the role or the queues of the token do not reach so far
-        UnsafeAddress          an address that others can reach, and nothing that keeps them out
-      TooBusy                  too many at once, or too slow; try again a little later
-      BadValue                 an option is out of its range: priority, name, duration, cron text …
+        NotAllowed             the role or the queues of the token do not allow it
+        UnsafeAddress          others can reach the address, and there is no password
+      TooBusy                  too many requests, or one too slow; try again later
+      BadValue                 an option has an invalid value: priority, name, duration, cron expression …
         BadCron
 
-A message has up to three parts, which the command line prints apart: what was wrong, why, and what to try.
+A message has up to three parts, which the command line prints separately: what was wrong, why, and what to try.
 """
 
 from __future__ import annotations

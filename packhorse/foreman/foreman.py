@@ -1,4 +1,4 @@
-"""The foreman: the process behind `packhorse work`. Keeps its workers running until it is told to stop.
+"""The foreman: the process behind `packhorse work`. Keeps its workers running until it must stop.
 
 The main thread runs one loop: read messages of workers and signals, collect the workers that have ended, start and stop
 workers to reach the wanted number. It never waits for the storage; the heartbeat, the exits of dead workers, the poller

@@ -244,9 +244,7 @@ class Heartbeat:
         self.accepted_at = boot_time()
         self.latency_ms = round((self.accepted_at - sent) * 1_000, 1)
         running = sum(report.get("busy", 0) for owner, report in reports.items() if owner != foreman)
-        log.debug(
-            "sent the heartbeat of %d workers with %d running jobs, in %g ms", len(beating), running, self.latency_ms
-        )
+        log.debug("checked %d workers with %d running jobs, in %g ms", len(beating), running, self.latency_ms)
         self.skew = skew_of(time.time(), self.accepted_at - sent, beat.now / SECOND)
         self.guard.accepted(sent, self.accepted_at, beat.now / SECOND)
         self._take(beat, foreman, beating, sent)

@@ -42,12 +42,12 @@ def back_up(source: Path, file: Path) -> int:
         writer = sqlite3.connect(draft)
         try:
             reader.backup(writer)
-            (told,) = writer.execute("PRAGMA quick_check").fetchone()
+            (result,) = writer.execute("PRAGMA quick_check").fetchone()
         finally:
             reader.close()
             writer.close()
-        if told != "ok":
-            error = sqlite3.DatabaseError(told)
+        if result != "ok":
+            error = sqlite3.DatabaseError(result)
             error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
             raise error
         draft.rename(file)

@@ -89,9 +89,9 @@ def _is_enum(hint: Any) -> bool:
 def broken_job(raw: Mapping[str, Any], why: str | None = None) -> BrokenJob:
     """The job of a record with these fields. `why` says what is wrong apart from a field."""
     job, faults = repaired(BrokenJob, {**raw, "persistent": bool(raw.get("persistent"))})
-    told = "; ".join(([why] if why else []) + faults)
+    problem = "; ".join(([why] if why else []) + faults)
     stored = "\n".join(f"{name} = {_shown(value)}" for name, value in raw.items() if value is not None)
-    failure = Failure(TYPE, _clean(f"what is stored of this job cannot be right: {told}", MESSAGE_LIMIT),
+    failure = Failure(TYPE, _clean(f"the stored record of this job is invalid: {problem}", MESSAGE_LIMIT),
         _clean(f"As it is stored:\n{stored}", TRACEBACK_LIMIT))  # fmt: skip
     ended = job.finished_at if job.state not in FINAL or job.finished_at is not None else job.updated_at
     return msgspec.structs.replace(

@@ -49,7 +49,7 @@ class Progress(NamedTuple):
     doing: str
 
 
-Tell = Callable[[Progress], None]
+Report = Callable[[Progress], None]
 
 
 class Drain(NamedTuple):
@@ -57,11 +57,11 @@ class Drain(NamedTuple):
 
     patience: float
     lease: int
-    tell: Tell
+    report: Report
 
 
 def copy_storage(
-    source: End, target: End, *, patience: float = 600.0, lease: int = 15 * SECOND, tell: Tell = lambda _: None
+    source: End, target: End, *, patience: float = 600.0, lease: int = 15 * SECOND, report: Report = lambda _: None
 ) -> dict[str, int]:
     """Move everything from one storage to the other, or continue an interrupted copy between the two. Waits up to
     `patience` seconds for held jobs; jobs of workers that are silent for the lease, or for their own longer one, are
@@ -69,9 +69,9 @@ def copy_storage(
 
     Raises `CopyRefused` when the target is not empty, or one of them belongs to another copy."""
     mark = _begin(source, target)
-    _close(source, target, mark, Drain(patience, lease, tell))
-    mark = _copy_all(source, target, mark, tell)
-    _verify(source, target, mark, tell)
+    _close(source, target, mark, Drain(patience, lease, report))
+    mark = _copy_all(source, target, mark, report)
+    _verify(source, target, mark, report)
     _hand_over(source, target, mark)
     return dict(mark.counts)
 
@@ -243,7 +243,7 @@ def _wait_for_held(storage: Storage, drain: Drain) -> None:
             )
         if waited * SECOND > _longest_lease(storage, drain):  # a living worker has beaten since
             storage.rescue(lease=drain.lease, why="silent while the storage was closed for copying")
-        drain.tell(Progress(0, 1, f"waiting for {_jobs(held)} that workers hold"))
+        drain.report(Progress(0, 1, f"waiting for {_jobs(held)} that workers hold"))
         time.sleep(min(_LOOK, max(drain.patience - waited, 0.001)))
 
 
@@ -268,7 +268,7 @@ def _jobs(number: int) -> str:
 # --- copying ----------------------------------------------------------------------------------------------------------
 
 
-def _copy_all(source: End, target: End, mark: Move, tell: Tell) -> Move:
+def _copy_all(source: End, target: End, mark: Move, report: Report) -> Move:
     total = _about_how_many(source.storage)
     while mark.section != DONE:
         section = Section(mark.section or SECTIONS[0])
@@ -285,7 +285,7 @@ def _copy_all(source: End, target: End, mark: Move, tell: Tell) -> Move:
             raise CopyRefused(f"another process copies to {target.address} too", hint="let one of them end")
         mark = after
         done = sum(mark.counts.values())
-        tell(Progress(done, max(total, done), f"copying {section}"))
+        report(Progress(done, max(total, done), f"copying {section}"))
     return mark
 
 
@@ -313,7 +313,7 @@ def checksum(rows: list[msgspec.Struct]) -> int:
 # --- ending -----------------------------------------------------------------------------------------------------------
 
 
-def _verify(source: End, target: End, mark: Move, tell: Tell) -> None:
+def _verify(source: End, target: End, mark: Move, report: Report) -> None:
     """Read everything back from the target: as many rows as the source had, and the same ones."""
     total, done = sum(mark.counts.values()), 0
     places: Counter[tuple[str, str, str]] = Counter()
@@ -325,7 +325,7 @@ def _verify(source: End, target: End, mark: Move, tell: Tell) -> None:
             done += len(page.rows)
             if section is Section.JOBS:
                 places.update((job.queue, job.task, job.state.value) for job in page.rows)
-            tell(Progress(done, max(total, done), f"checking {section}"))
+            report(Progress(done, max(total, done), f"checking {section}"))
             if (cursor := page.next) is None:
                 break
         if (number, found) != (mark.counts.get(section.value, 0), mark.sums.get(section.value, 0)):

@@ -248,8 +248,8 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     @property
     def code_version(self) -> str | None:
         """The version of the user's own code, if it is known."""
-        told = self.info.get("code_version")
-        return told if isinstance(told, str) else None
+        version = self.info.get("code_version")
+        return version if isinstance(version, str) else None
 
     def event_facts(self, /, **facts: Any) -> dict[str, Any]:
         """Facts for an event about it: these, and its record without what heartbeats overwrite."""
@@ -260,10 +260,10 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     def lease_for(self, looker: int) -> int:
         """How long it may be silent before a process with this lease takes it for dead: at least its own lease, if it
         has one."""
-        told = self.info.get(LEASE_S)
-        if not isinstance(told, int | float) or told != told:
+        own = self.info.get(LEASE_S)
+        if not isinstance(own, int | float) or own != own:
             return looker
-        return max(looker, round(max(0, min(told, _LONGEST_LEASE_S)) * SECOND))
+        return max(looker, round(max(0, min(own, _LONGEST_LEASE_S)) * SECOND))
 
     def is_beating(self, first: int, last: int, lease: int) -> bool:
         """Return whether it is alive for a process with this lease that looked between `first` and `last`. A beat far
@@ -444,13 +444,13 @@ def actual_ticks(ticks: Sequence[Tick], jobs: Sequence[NewJob], enqueued: Sequen
     """The ticks with their real outcome: a job that was kept out by its unique key was skipped in favour of the
     holder."""
     answers = {new.id: answer for new, answer in zip(jobs, enqueued, strict=False)}
-    told = []
+    actual = []
     for one in ticks:
         answer = answers.get(one.job_id or "")
         if answer is not None and answer.job_id != one.job_id:
             one = replace(one, job_id=answer.job_id, outcome="skipped")
-        told.append(one)
-    return told
+        actual.append(one)
+    return actual
 
 
 def skipped_ticks(ticks: Sequence[Tick]) -> list[Tick]:

@@ -169,8 +169,8 @@ def error_of(refusal: Refusal) -> PackhorseError:
     kind = _KINDS.get(refusal.kind, StorageError)
     try:
         if kind in _FACTS:
-            told = zip(_FACTS[kind].items(), refusal.facts, strict=False)
-            facts: dict[str, Any] = {name: of_text(fact) for (name, of_text), fact in told}
+            known = zip(_FACTS[kind].items(), refusal.facts, strict=False)
+            facts: dict[str, Any] = {name: of_text(fact) for (name, of_text), fact in known}
             return kind(**facts)
         return kind(refusal.title, why=refusal.why, hint=refusal.hint)
     except TypeError:  # the version of the manager sends other facts

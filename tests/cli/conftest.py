@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from packhorse.cli.main import cli
-from tests.cli.yard import Yard
+from tests.cli.sample_storage import SampleStorage
 
 Call = Callable[..., Result]
 
@@ -34,11 +34,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def yard(here: Path) -> Iterator[Yard]:
+def sample(here: Path) -> Iterator[SampleStorage]:
     """A packhorse.db in the current directory."""
-    yard = Yard(here)
-    yield yard
-    yard.close()
+    sample = SampleStorage(here)
+    yield sample
+    sample.close()
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from tests.children import PATIENCE, ROOT
-from tests.cli.yard import Yard
+from tests.cli.sample_storage import SampleStorage
 
 PROGRAM = (sys.executable, "-m", "packhorse")
 
@@ -33,7 +33,7 @@ class Terminal:
     """For the length of a `with` block; `attributes` are those from before the program began."""
 
     def __init__(
-        self, yard: Yard, *words: str, width: int = 100, height: int = 24, program: Sequence[str] = PROGRAM
+        self, sample: SampleStorage, *words: str, width: int = 100, height: int = 24, program: Sequence[str] = PROGRAM
     ) -> None:
         self._ours, self._theirs = pty.openpty()
         fcntl.ioctl(self._theirs, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
@@ -45,7 +45,7 @@ class Terminal:
             stdin=self._theirs,
             stdout=self._theirs,
             stderr=self._theirs,
-            cwd=yard.directory,
+            cwd=sample.directory,
             env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", "COLUMNS": "", "LINES": ""},
             start_new_session=True,
             preexec_fn=_sit_down,

@@ -19,8 +19,8 @@ from packhorse.cli.main import cli
 from packhorse.storage.records import ScheduleInfo
 from tests.children import ROOT
 from tests.cli.conftest import Call
+from tests.cli.sample_storage import WORKER, SampleStorage
 from tests.cli.terminal import Terminal
-from tests.cli.yard import WORKER, Yard
 
 SHELLS = ["bash", "zsh", "fish"]
 
@@ -67,7 +67,7 @@ def test_commands_and_options_are_offered(here: Path):
 
 
 @pytest.fixture
-def offered_here(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+def offered_here(sample: SampleStorage, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     """The same in this process, with all the time that a slow machine may need."""
     monkeypatch.setattr(completion, "_TIMEOUT", 60)
 
@@ -82,10 +82,10 @@ def offered_here(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> Callable[..., l
     return offer
 
 
-def test_what_the_storage_knows_is_offered(yard: Yard, offered_here: Callable[..., list[str]]):
-    yard.join()
-    yard.storage.put_schedules([ScheduleInfo("nightly", "report", "0 3 * * *")])
-    job = yard.add("send_notice", queue="mail")
+def test_what_the_storage_knows_is_offered(sample: SampleStorage, offered_here: Callable[..., list[str]]):
+    sample.join()
+    sample.storage.put_schedules([ScheduleInfo("nightly", "report", "0 3 * * *")])
+    job = sample.add("send_notice", queue="mail")
 
     assert offered_here("pause", "ma") == ["mail"]
     assert offered_here("run", "send") == ["send_notice"]
@@ -96,10 +96,12 @@ def test_what_the_storage_knows_is_offered(yard: Yard, offered_here: Callable[..
     assert offered_here("config", "lea") == ["lease"]
 
 
-def test_a_filter_is_offered_names_and_what_fits_behind_their_colon(yard: Yard, offered_here: Callable[..., list[str]]):
-    yard.join()
-    yard.add("send_notice", queue="mail")
-    yard.add("resize")
+def test_a_filter_is_offered_names_and_what_fits_behind_their_colon(
+    sample: SampleStorage, offered_here: Callable[..., list[str]]
+):
+    sample.join()
+    sample.add("send_notice", queue="mail")
+    sample.add("resize")
 
     assert offered_here("jobs", "st") == ["state:"]
     assert offered_here("jobs", "queue:ma") == ["queue:mail"]
@@ -116,18 +118,18 @@ def test_a_filter_is_offered_names_and_what_fits_behind_their_colon(yard: Yard, 
 class TypedInBash:
     """What becomes of a line at the Tab key of a real bash on a real terminal; the program is on its path."""
 
-    def __init__(self, yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
-        program = yard.directory / "packhorse"
+    def __init__(self, sample: SampleStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+        program = sample.directory / "packhorse"
         # A slow machine may need longer than people would wait at the Tab key.
         program.write_text(
             f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
             "from packhorse.cli import completion, main\ncompletion._TIMEOUT = 60\nmain.cli()\n"
         )
         program.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{yard.directory}{os.pathsep}{os.environ['PATH']}")
+        monkeypatch.setenv("PATH", f"{sample.directory}{os.pathsep}{os.environ['PATH']}")
         monkeypatch.setenv("PS1", "")
         monkeypatch.setenv("INPUTRC", os.devnull)
-        self._terminal = Terminal(yard, program=("bash", "--norc", "--noprofile", "-i"))
+        self._terminal = Terminal(sample, program=("bash", "--norc", "--noprofile", "-i"))
 
     def __enter__(self) -> TypedInBash:
         self._terminal.write(b'PS1=; eval "$(packhorse completion bash)"; echo rea""dy\n')
@@ -146,12 +148,12 @@ class TypedInBash:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
-def test_bash_completes_words_with_colons(yard: Yard, monkeypatch: pytest.MonkeyPatch):
-    yard.join()
-    yard.add("send_notice", queue="mail")
-    yard.storage.put_schedules([ScheduleInfo("nightly", "report", "0 3 * * *")])
+def test_bash_completes_words_with_colons(sample: SampleStorage, monkeypatch: pytest.MonkeyPatch):
+    sample.join()
+    sample.add("send_notice", queue="mail")
+    sample.storage.put_schedules([ScheduleInfo("nightly", "report", "0 3 * * *")])
 
-    with TypedInBash(yard, monkeypatch) as bash:
+    with TypedInBash(sample, monkeypatch) as bash:
         assert bash.line_of("packhorse jobs st\t") == "packhorse jobs state: "
         assert bash.line_of("packhorse jobs queue:ma\t") == "packhorse jobs queue:mail "
         assert bash.line_of("packhorse jobs schedule:\t") == "packhorse jobs schedule:nightly "
@@ -159,11 +161,11 @@ def test_bash_completes_words_with_colons(yard: Yard, monkeypatch: pytest.Monkey
 
 
 def test_a_storage_that_takes_its_time_is_not_waited_for(
-    yard: Yard, offered_here: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+    sample: SampleStorage, offered_here: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ):
     answers = threading.Event()
     monkeypatch.setattr(completion, "_TIMEOUT", 0.01)
-    monkeypatch.setattr(type(yard.storage), "queues", lambda self: answers.wait(60) and [])
+    monkeypatch.setattr(type(sample.storage), "queues", lambda self: answers.wait(60) and [])
 
     assert offered_here("pause", "") == []
     answers.set()

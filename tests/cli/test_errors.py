@@ -16,7 +16,7 @@ from packhorse.cli.main import COMMANDS, Entry
 from packhorse.core import errors
 from tests.children import ROOT
 from tests.cli.conftest import Call
-from tests.cli.yard import Yard
+from tests.cli.sample_storage import SampleStorage
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_errors_carry_no_control_characters(capsys: pytest.CaptureFixture[str]):
     assert "\x1b" not in capsys.readouterr().err
 
 
-def test_nonsense_in_json_mode_is_told_in_json(yard: Yard, packhorse: Call):
+def test_nonsense_in_json_mode_is_told_in_json(sample: SampleStorage, packhorse: Call):
     for words in (["jobs", "--nonsense"], ["nonsense"], ["jobs", "foo:bar"], ["job", "deadbeef"]):
         result = packhorse(*words, "--json")
 
@@ -109,10 +109,10 @@ def test_settings_that_are_wrong_are_all_named(here: Path, packhorse: Call, monk
 
 
 def test_a_bug_is_told_as_one_and_its_traceback_is_kept(
-    yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    sample: SampleStorage, packhorse: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    yard.add()
+    sample.add()
     monkeypatch.setattr("packhorse.cli.commands.jobs.search", lambda *_: 1 / 0)
 
     result = packhorse("jobs")
@@ -132,22 +132,22 @@ def test_the_table_of_commands_is_the_only_place_to_add_one(packhorse: Call, mon
     assert "once more" in packhorse("--help").stdout
 
 
-def in_shell(yard: Yard, line: str) -> subprocess.CompletedProcess[str]:
+def in_shell(sample: SampleStorage, line: str) -> subprocess.CompletedProcess[str]:
     """A line of the shell, in which `packhorse` is the program."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     return subprocess.run(
         ["sh", "-c", f'packhorse() {{ "{sys.executable}" -m packhorse "$@"; }}; {line}'],
-        cwd=yard.directory,
+        cwd=sample.directory,
         env={**environment, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
     )
 
 
-def test_closed_streams_are_no_error_and_nothing_else_takes_their_place(yard: Yard):
-    job = yard.add()
+def test_closed_streams_are_no_error_and_nothing_else_takes_their_place(sample: SampleStorage):
+    job = sample.add()
 
-    done = in_shell(yard, "packhorse enqueue resize --force <&- >&- 2>&- && packhorse jobs --ids 2>&-")
+    done = in_shell(sample, "packhorse enqueue resize --force <&- >&- 2>&- && packhorse jobs --ids 2>&-")
 
     assert (done.returncode, done.stderr) == (0, "")
     assert len(done.stdout.splitlines()) == 2
@@ -155,10 +155,10 @@ def test_closed_streams_are_no_error_and_nothing_else_takes_their_place(yard: Ya
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
-def test_a_full_disk_is_told_in_words(yard: Yard):
-    yard.add()
+def test_a_full_disk_is_told_in_words(sample: SampleStorage):
+    sample.add()
 
-    done = in_shell(yard, "packhorse jobs > /dev/full")
+    done = in_shell(sample, "packhorse jobs > /dev/full")
 
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: cannot print the output\n  why:  No space left on device\n")

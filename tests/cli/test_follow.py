@@ -22,19 +22,19 @@ from packhorse.core.outcome import Completed
 from packhorse.storage import open_storage
 from packhorse.storage.records import EventFilter
 from tests.children import PATIENCE, ROOT
+from tests.cli.sample_storage import SampleStorage
 from tests.cli.terminal import Terminal
-from tests.cli.yard import Yard
 
 
 class Piped:
     """The program with a pipe behind it, from which lines are taken one by one."""
 
-    def __init__(self, yard: Yard, *words: str) -> None:
+    def __init__(self, sample: SampleStorage, *words: str) -> None:
         self.child = subprocess.Popen(
             [sys.executable, "-m", "packhorse", *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            cwd=yard.directory,
+            cwd=sample.directory,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
@@ -61,8 +61,8 @@ class Piped:
 
 
 @contextmanager
-def piped(yard: Yard, *words: str) -> Iterator[Piped]:
-    one = Piped(yard, *words)
+def piped(sample: SampleStorage, *words: str) -> Iterator[Piped]:
+    one = Piped(sample, *words)
     try:
         yield one
     finally:
@@ -71,18 +71,18 @@ def piped(yard: Yard, *words: str) -> Iterator[Piped]:
         one.child.communicate()
 
 
-def test_jobs_that_are_new_or_change_come_line_by_line(yard: Yard):
-    first, other = yard.add(queue="mail"), yard.job("dead", queue="resize")
+def test_jobs_that_are_new_or_change_come_line_by_line(sample: SampleStorage):
+    first, other = sample.add(queue="mail"), sample.job("dead", queue="resize")
 
-    with piped(yard, "jobs", "--queue", "mail", "--follow") as seen:
+    with piped(sample, "jobs", "--queue", "mail", "--follow") as seen:
         lines = [seen.line()]
-        running = yard.start(first)
+        running = sample.start(first)
         while "running" not in lines[-1]:  # it may have been seen in the worker's hands before
             lines.append(seen.line())
-        yard.finish(Completed(running.token))
+        sample.finish(Completed(running.token))
         lines.append(seen.line())
-        yard.job("dead", queue="resize")
-        second = yard.add(queue="mail", args={"image_id": 8})
+        sample.job("dead", queue="resize")
+        second = sample.add(queue="mail", args={"image_id": 8})
         lines.append(seen.line())
         ended = seen.interrupt()
 
@@ -98,22 +98,22 @@ def test_jobs_that_are_new_or_change_come_line_by_line(yard: Yard):
     assert ended == (130, b"\n")
 
 
-def test_only_jobs_that_fit_are_told_when_they_do(yard: Yard):
-    yard.job("completed")
-    with piped(yard, "jobs", "dead", "--follow", "--fields", "id,state") as seen:
-        yard.job("completed")
-        dead = [yard.job("dead") for _ in range(3)]
+def test_only_jobs_that_fit_are_told_when_they_do(sample: SampleStorage):
+    sample.job("completed")
+    with piped(sample, "jobs", "dead", "--follow", "--fields", "id,state") as seen:
+        sample.job("completed")
+        dead = [sample.job("dead") for _ in range(3)]
 
         assert [json.loads(seen.line()) for _ in dead] == [{"id": job.id, "state": "dead"} for job in dead]
 
 
-def test_those_that_are_there_come_first_and_the_last_changed_of_them_below(yard: Yard):
-    jobs = [yard.add() for _ in range(4)]
-    yard.storage.set_priority([jobs[1].id], 7)
+def test_those_that_are_there_come_first_and_the_last_changed_of_them_below(sample: SampleStorage):
+    jobs = [sample.add() for _ in range(4)]
+    sample.storage.set_priority([jobs[1].id], 7)
 
-    with piped(yard, "jobs", "--ids", "-f", "-n", "0") as seen:
+    with piped(sample, "jobs", "--ids", "-f", "-n", "0") as seen:
         ids = [seen.line() for _ in jobs]
-        new = yard.add()
+        new = sample.add()
         assert seen.line() == new.id
 
     assert ids[-1] == jobs[1].id
@@ -121,9 +121,9 @@ def test_those_that_are_there_come_first_and_the_last_changed_of_them_below(yard
 
 
 @pytest.mark.parametrize("words", [("jobs", "-f", "--json"), ("events", "-f")])
-def test_it_ends_when_nobody_reads_any_more(yard: Yard, words: tuple[str, ...]):
-    yard.add()
-    with piped(yard, *words) as seen:
+def test_it_ends_when_nobody_reads_any_more(sample: SampleStorage, words: tuple[str, ...]):
+    sample.add()
+    with piped(sample, *words) as seen:
         seen.line()
         assert seen.child.stdout is not None
         seen.child.stdout.close()
@@ -135,20 +135,20 @@ def test_it_ends_when_nobody_reads_any_more(yard: Yard, words: tuple[str, ...]):
         seen.child.stdout = seen.child.stderr = None
 
 
-def test_events_are_followed_from_the_latest_on(yard: Yard):
-    job = yard.add()
-    with piped(yard, "events", "-f", "--kind", "completed", "--json") as seen:
-        yard.job("dead")
-        running = yard.start(job)
-        yard.finish(Completed(running.token))
+def test_events_are_followed_from_the_latest_on(sample: SampleStorage):
+    job = sample.add()
+    with piped(sample, "events", "-f", "--kind", "completed", "--json") as seen:
+        sample.job("dead")
+        running = sample.start(job)
+        sample.finish(Completed(running.token))
 
         assert json.loads(seen.line())["job_id"] == job.id
         assert seen.interrupt() == (130, b"\n")
 
 
-def test_lines_fit_a_terminal_and_ctrl_c_leaves_it_in_order(yard: Yard):
-    job = yard.add(args={"text": "x" * 200})
-    with Terminal(yard, "jobs", "--follow", width=80) as screen:
+def test_lines_fit_a_terminal_and_ctrl_c_leaves_it_in_order(sample: SampleStorage):
+    job = sample.add(args={"text": "x" * 200})
+    with Terminal(sample, "jobs", "--follow", width=80) as screen:
         screen.read_until("…")
         screen.write(b"\x03")
 

@@ -10,7 +10,7 @@ from packhorse.core.job import NewJob, State
 from packhorse.monitor.filters import parse_words
 from packhorse.storage.records import Argument, Filter
 from packhorse.storage.sql import lists
-from tests.cli.yard import Yard
+from tests.cli.sample_storage import SampleStorage
 
 NOW = 1_800_000_000 * SECOND
 
@@ -135,69 +135,73 @@ def test_words_that_mean_nothing_are_refused(words: list[str], complaint: str):
         parse_words(words, NOW)
 
 
-def test_a_job_is_found_by_its_whole_id_its_beginning_or_its_end(yard: Yard):
-    job = yard.add()
+def test_a_job_is_found_by_its_whole_id_its_beginning_or_its_end(sample: SampleStorage):
+    job = sample.add()
 
-    found = [find_job(yard.storage, part) for part in (job.id, job.id[:-3], job.id[-8:], job.id[-8:].upper())]
+    found = [find_job(sample.storage, part) for part in (job.id, job.id[:-3], job.id[-8:], job.id[-8:].upper())]
 
     assert [each.id for each in found] == [job.id] * 4
 
 
-def test_a_part_in_the_middle_or_in_the_arguments_is_no_name(yard: Yard):
-    job = yard.add(args={"note": "abcdef"})
+def test_a_part_in_the_middle_or_in_the_arguments_is_no_name(sample: SampleStorage):
+    job = sample.add(args={"note": "abcdef"})
 
     for part in (job.id[4:20], "abcdef"):
         with pytest.raises(JobNotFound):
-            find_job(yard.storage, part)
+            find_job(sample.storage, part)
 
 
-def test_a_part_that_fits_several_jobs_names_them(yard: Yard):
-    jobs = [yard.add() for _ in range(3)]
+def test_a_part_that_fits_several_jobs_names_them(sample: SampleStorage):
+    jobs = [sample.add() for _ in range(3)]
 
     with pytest.raises(CommandError, match="matches 3 jobs") as raised:
-        find_job(yard.storage, jobs[0].id[:6])
+        find_job(sample.storage, jobs[0].id[:6])
 
     assert raised.value.exit_code is ExitCode.USAGE
     assert all(job.id in (raised.value.why or "") for job in jobs)
 
 
-def test_very_short_parts_are_refused(yard: Yard):
+def test_very_short_parts_are_refused(sample: SampleStorage):
     with pytest.raises(CommandError, match="no job 01a") as raised:
-        find_job(yard.storage, "01a")
+        find_job(sample.storage, "01a")
 
     assert "at least 4 characters" in (raised.value.hint or "")
 
 
-def test_what_became_of_a_deleted_job_is_told(yard: Yard):
-    job = yard.add()
-    yard.storage.delete([job.id], by="ann")
+def test_what_became_of_a_deleted_job_is_told(sample: SampleStorage):
+    job = sample.add()
+    sample.storage.delete([job.id], by="ann")
 
     with pytest.raises(CommandError, match="any more") as raised:
-        find_job(yard.storage, job.id)
+        find_job(sample.storage, job.id)
 
     assert "deleted" in (raised.value.why or "")
     assert "by ann" in (raised.value.why or "")
 
 
-def test_ids_of_ones_own_making_are_found_too(yard: Yard):
-    yard.storage.enqueue([NewJob("order-17", "bill", "bill"), NewJob("order-18", "bill", "bill")])
+def test_ids_of_ones_own_making_are_found_too(sample: SampleStorage):
+    sample.storage.enqueue([NewJob("order-17", "bill", "bill"), NewJob("order-18", "bill", "bill")])
 
-    assert find_job(yard.storage, "order-17").id == "order-17"
-    assert find_job(yard.storage, "r-18").id == "order-18"
+    assert find_job(sample.storage, "order-17").id == "order-17"
+    assert find_job(sample.storage, "r-18").id == "order-18"
 
 
-def test_a_job_that_is_only_shown_is_not_looked_for_beyond_the_first(yard: Yard, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(lists.Index, "ids_at_once", 5)
+def test_a_job_that_is_only_shown_is_not_looked_for_beyond_the_first(
+    sample: SampleStorage, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(lists.Index, "ids_at_a_time", 5)
     for _ in range(30):
-        yard.add()
-    job = yard.add()
+        sample.add()
+    job = sample.add()
     looks: list[str] = []
-    find_by_id = yard.storage.find_by_id
-    monkeypatch.setattr(yard.storage, "find_by_id", lambda part, **rest: looks.append(part) or find_by_id(part, **rest))
+    find_by_id = sample.storage.find_by_id
+    monkeypatch.setattr(
+        sample.storage, "find_by_id", lambda part, **rest: looks.append(part) or find_by_id(part, **rest)
+    )
 
-    assert find_job(yard.storage, job.id[-8:], read_only=True).id == job.id
+    assert find_job(sample.storage, job.id[-8:], read_only=True).id == job.id
     assert len(looks) == 1
-    assert find_job(yard.storage, job.id[-8:]).id == job.id
+    assert find_job(sample.storage, job.id[-8:]).id == job.id
     assert len(looks) > 7, "who changes it makes sure that there is no other"
     with pytest.raises(CommandError, match="matches 31 jobs"):
-        find_job(yard.storage, job.id[:8], read_only=True)
+        find_job(sample.storage, job.id[:8], read_only=True)

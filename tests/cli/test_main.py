@@ -29,7 +29,7 @@ from packhorse.monitor.serializers import (
 from packhorse.storage.records import ScheduleInfo
 from tests.children import ROOT
 from tests.cli.conftest import Call
-from tests.cli.yard import Yard
+from tests.cli.sample_storage import SampleStorage
 
 
 def command(name: str) -> Command:
@@ -86,8 +86,8 @@ def test_every_command_has_the_common_options(name: str):
     assert common == {"--url", "--json", "--fields", "--utc", "--color", "--no-pager", "--quiet", "--verbose"}
 
 
-def test_fields_are_picked_in_their_order(yard: Yard, packhorse: Call):
-    yard.job("dead")
+def test_fields_are_picked_in_their_order(sample: SampleStorage, packhorse: Call):
+    sample.job("dead")
 
     assert packhorse("jobs", "--fields", "state,task").stdout == '{"state":"dead","task":"resize"}\n'
     assert packhorse("queues", "--fields", "name").stdout == '{"name":"for-dead"}\n{"name":"mail"}\n{"name":"resize"}\n'
@@ -112,9 +112,9 @@ SAID = {
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_json_has_the_fields_of_the_api(yard: Yard, packhorse: Call, name: str):
-    yard.in_every_state()
-    yard.storage.put_schedules([ScheduleInfo("nightly", "report", "0 3 * * *", next_at=yard.storage.now())])
+def test_json_has_the_fields_of_the_api(sample: SampleStorage, packhorse: Call, name: str):
+    sample.in_every_state()
+    sample.storage.put_schedules([ScheduleInfo("nightly", "report", "0 3 * * *", next_at=sample.storage.now())])
 
     lines = packhorse(name, "--json").stdout.splitlines()
 
@@ -156,8 +156,8 @@ def test_alone_it_shows_where_to_begin(here: Path, packhorse: Call):
     assert list(here.iterdir()) == []
 
 
-def test_alone_it_tells_how_the_storage_stands(yard: Yard, packhorse: Call):
-    yard.in_every_state()
+def test_alone_it_tells_how_the_storage_stands(sample: SampleStorage, packhorse: Call):
+    sample.in_every_state()
 
     result = packhorse()
 
@@ -196,7 +196,7 @@ def test_an_unknown_word_brings_the_nearest_command(packhorse: Call, word: str, 
 
 
 @pytest.mark.parametrize("name", ["jobs", "events", "failures"])
-def test_what_others_call_limit_is_n(yard: Yard, packhorse: Call, name: str):
+def test_what_others_call_limit_is_n(sample: SampleStorage, packhorse: Call, name: str):
     result = packhorse(name, "--limit", "3")
 
     assert result.exit_code == 2
@@ -213,8 +213,8 @@ def test_a_word_like_no_other_is_refused_plainly(packhorse: Call):
 @pytest.mark.parametrize(
     "words", [("jobs", "--limt"), ("jobs", "-n", "many"), ("job",), ("--nonsense",), ("jobs", "-n", "-1")]
 )
-def test_bad_usage_ends_with_2_and_no_traceback(yard: Yard, packhorse: Call, words: tuple[str, ...]):
-    yard.add()
+def test_bad_usage_ends_with_2_and_no_traceback(sample: SampleStorage, packhorse: Call, words: tuple[str, ...]):
+    sample.add()
 
     result = packhorse(*words)
 
@@ -226,10 +226,10 @@ def test_bad_usage_ends_with_2_and_no_traceback(yard: Yard, packhorse: Call, wor
 # --- processes --------------------------------------------------------------------------------------------------------
 
 
-def test_it_runs_as_a_module_and_pipes_get_whole_plain_text(yard: Yard):
-    job = yard.job("dead")
+def test_it_runs_as_a_module_and_pipes_get_whole_plain_text(sample: SampleStorage):
+    job = sample.job("dead")
 
-    result = program("jobs", cwd=yard.directory)
+    result = program("jobs", cwd=sample.directory)
 
     assert result.returncode == 0
     assert "\x1b" not in result.stdout
@@ -247,20 +247,20 @@ def test_it_runs_as_a_module_and_pipes_get_whole_plain_text(yard: Yard):
         (("check",), 6),
     ],
 )
-def test_the_process_ends_with_the_exit_code(yard: Yard, words: tuple[str, ...], code: int):
-    yard.add()
+def test_the_process_ends_with_the_exit_code(sample: SampleStorage, words: tuple[str, ...], code: int):
+    sample.add()
 
-    assert program(*words, cwd=yard.directory).returncode == code
+    assert program(*words, cwd=sample.directory).returncode == code
 
 
-def test_a_reader_that_goes_away_is_no_error(yard: Yard):
+def test_a_reader_that_goes_away_is_no_error(sample: SampleStorage):
     long = '{"text": "' + "x" * 200 + '"}'
-    yard.storage.enqueue([NewJob(f"job-{number:04}", "resize", "resize", long) for number in range(1_000)])
+    sample.storage.enqueue([NewJob(f"job-{number:04}", "resize", "resize", long) for number in range(1_000)])
     command_line = f"{sys.executable} -m packhorse jobs --json; echo ended $? >&2"
 
     result = subprocess.run(
         ["sh", "-c", f"({command_line}) | head -c 100"],
-        cwd=yard.directory,
+        cwd=sample.directory,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
@@ -277,10 +277,10 @@ def test_a_reader_that_goes_away_is_no_error(yard: Yard):
         *("schedules", "storage", "config", "version", "help"),
     ],
 )
-def test_looking_imports_no_code_of_the_users_and_nothing_it_does_not_need(yard: Yard, name: str):
-    job = yard.add()
-    yard.join()
-    (yard.directory / "jobs.py").write_text("import packhorse\nraise RuntimeError('imported')\n")
+def test_looking_imports_no_code_of_the_users_and_nothing_it_does_not_need(sample: SampleStorage, name: str):
+    job = sample.add()
+    sample.join()
+    (sample.directory / "jobs.py").write_text("import packhorse\nraise RuntimeError('imported')\n")
     script = (
         "import sys; sys.argv = ['packhorse', *sys.argv[1:]]\n"
         "from packhorse.cli.main import main\n"
@@ -291,7 +291,7 @@ def test_looking_imports_no_code_of_the_users_and_nothing_it_does_not_need(yard:
 
     result = subprocess.run(
         [sys.executable, "-c", script, name, *([job.id] if name == "job" else [])],
-        cwd=yard.directory,
+        cwd=sample.directory,
         # Nobody falls silent before the program has started, however slow the machine.
         env={**os.environ, "PYTHONPATH": str(ROOT), "PACKHORSE_LEASE": "1h"},
         capture_output=True,

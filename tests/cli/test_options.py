@@ -10,7 +10,7 @@ import pytest
 from packhorse.cli.main import COMMANDS, cli
 from packhorse.core.settings import Settings, load_settings
 from tests.cli.conftest import Call
-from tests.cli.yard import Yard
+from tests.cli.sample_storage import SampleStorage
 
 
 def options() -> list[tuple[str, click.Option]]:
@@ -25,8 +25,10 @@ def options() -> list[tuple[str, click.Option]]:
 VARIABLES = sorted({str(option.envvar) for _, option in options() if option.envvar})
 
 
-def test_an_option_can_come_from_the_environment(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
-    job = yard.job("dead")
+def test_an_option_can_come_from_the_environment(
+    sample: SampleStorage, packhorse: Call, monkeypatch: pytest.MonkeyPatch
+):
+    job = sample.job("dead")
     monkeypatch.setenv("PACKHORSE_JSON", "1")
     monkeypatch.setenv("PACKHORSE_FIELDS", "id")
 
@@ -35,8 +37,10 @@ def test_an_option_can_come_from_the_environment(yard: Yard, packhorse: Call, mo
     assert listed == [{"id": job.id}]
 
 
-def test_what_is_written_wins_over_the_environment(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
-    job = yard.job("dead")
+def test_what_is_written_wins_over_the_environment(
+    sample: SampleStorage, packhorse: Call, monkeypatch: pytest.MonkeyPatch
+):
+    job = sample.job("dead")
     monkeypatch.setenv("PACKHORSE_FIELDS", "state")
 
     assert packhorse("jobs", "--json", "--fields", "id").stdout == f'{{"id":"{job.id}"}}\n'
@@ -47,7 +51,7 @@ def test_what_is_written_wins_over_the_environment(yard: Yard, packhorse: Call, 
     [("PACKHORSE_EVERY", "often", ["status"]), ("PACKHORSE_COLOR", "blue", ["jobs"]), ("PACKHORSE_MIN", "x", ["work"])],
 )
 def test_a_wrong_value_is_told_with_its_variable(
-    yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, words: list[str]
+    sample: SampleStorage, packhorse: Call, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, words: list[str]
 ):
     monkeypatch.setenv(variable, value)
 
@@ -65,18 +69,22 @@ def test_what_one_call_is_about_never_comes_from_the_environment(name: str):
     assert f"PACKHORSE_{name.upper().replace('-', '_')}" not in VARIABLES
 
 
-def test_nothing_is_purged_because_of_the_environment(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
-    jobs = [yard.add(), yard.add()]
+def test_nothing_is_purged_because_of_the_environment(
+    sample: SampleStorage, packhorse: Call, monkeypatch: pytest.MonkeyPatch
+):
+    jobs = [sample.add(), sample.add()]
     monkeypatch.setenv("PACKHORSE_YES", "1")
 
     assert packhorse("purge", "--all").exit_code == 5
-    assert [yard.get(job.id).state for job in jobs] == ["queued", "queued"]
+    assert [sample.get(job.id).state for job in jobs] == ["queued", "queued"]
 
 
-def test_variables_that_others_set_are_left_alone(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
+def test_variables_that_others_set_are_left_alone(
+    sample: SampleStorage, packhorse: Call, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("PACKHORSE_PORT", "tcp://10.0.0.1:5040")
     monkeypatch.setenv("PACKHORSE_WORKER", "somebody")
-    job = yard.job("queued")
+    job = sample.job("queued")
 
     assert job.id in packhorse("events").stdout
     assert "PACKHORSE_PORT" not in VARIABLES
@@ -117,18 +125,20 @@ def test_an_option_that_takes_one_value_is_refused_when_it_is_given_twice(packho
         (["work", "-c", "1", "--concurrency", "2"], "--concurrency is given twice"),
     ],
 )
-def test_an_option_given_twice_says_what_to_do_instead(yard: Yard, packhorse: Call, words: list[str], told: str):
-    job = yard.job("dead")
+def test_an_option_given_twice_says_what_to_do_instead(
+    sample: SampleStorage, packhorse: Call, words: list[str], told: str
+):
+    job = sample.job("dead")
 
     result = packhorse(*words)
 
     assert result.exit_code == 2
     assert told in result.stderr
-    assert yard.get(job.id).state == "dead"
+    assert sample.get(job.id).state == "dead"
 
 
-def test_flags_and_options_of_several_values_may_be_given_twice(yard: Yard, packhorse: Call):
-    job = yard.job("dead")
+def test_flags_and_options_of_several_values_may_be_given_twice(sample: SampleStorage, packhorse: Call):
+    job = sample.job("dead")
 
     assert packhorse("jobs", "-v", "-v", "--utc", "--utc", "--ids").stdout == f"{job.id}\n"
     assert packhorse("copy", job.id, "--set", "a=1", "--set", "b=2", "--dry-run").exit_code == 0

@@ -12,25 +12,25 @@ from packhorse.cli.pager import paged
 from packhorse.core.ids import new_id
 from packhorse.core.job import NewJob
 from packhorse.storage.records import Filter
+from tests.cli.sample_storage import SampleStorage
 from tests.cli.test_terminal import on_terminal
-from tests.cli.yard import Yard
 
 MARKS = "sed s/^/|/"
 
 
 @pytest.fixture
-def full(yard: Yard) -> Yard:
+def full(sample: SampleStorage) -> SampleStorage:
     """A storage with more jobs than a screen has lines."""
     args = json.dumps({"text": "x" * 2_000})
-    yard.storage.enqueue([NewJob(id=new_id(), task="resize", queue="resize", args=args) for _ in range(60)])
-    return yard
+    sample.storage.enqueue([NewJob(id=new_id(), task="resize", queue="resize", args=args) for _ in range(60)])
+    return sample
 
 
 def shown_lines(seen: str) -> list[str]:
     return [line for line in seen.replace("\r", "").split("\n") if line]
 
 
-def test_what_is_longer_than_the_screen_is_paged_with_its_notices(full: Yard):
+def test_what_is_longer_than_the_screen_is_paged_with_its_notices(full: SampleStorage):
     code, seen = on_terminal(full, "jobs", PAGER=MARKS)
 
     lines = shown_lines(seen)
@@ -48,7 +48,7 @@ def test_what_is_longer_than_the_screen_is_paged_with_its_notices(full: Yard):
         (("jobs",), {"PAGER": "no-such-pager --at-all"}),
     ],
 )
-def test_else_it_is_printed_as_it_is(full: Yard, words: tuple[str, ...], environment: dict[str, str]):
+def test_else_it_is_printed_as_it_is(full: SampleStorage, words: tuple[str, ...], environment: dict[str, str]):
     code, seen = on_terminal(full, *words, **environment)
 
     lines = shown_lines(seen)
@@ -57,14 +57,14 @@ def test_else_it_is_printed_as_it_is(full: Yard, words: tuple[str, ...], environ
     assert not any(line.startswith("|") for line in lines)
 
 
-def test_a_reader_who_has_seen_enough_is_no_error(full: Yard):
+def test_a_reader_who_has_seen_enough_is_no_error(full: SampleStorage):
     code, seen = on_terminal(full, "jobs", "--json", PAGER="head -c 1")
 
     assert (code, seen) == (0, "{")
 
 
-def test_help_is_paged_too(yard: Yard):
-    code, seen = on_terminal(yard, "--help", PAGER=MARKS)
+def test_help_is_paged_too(sample: SampleStorage):
+    code, seen = on_terminal(sample, "--help", PAGER=MARKS)
 
     assert code == 0
     assert seen.startswith("|Usage: packhorse")
@@ -106,7 +106,7 @@ def test_it_is_used_on_a_terminal_unless_the_environment_says_no(
         assert isinstance(sys.stdout, stream)
 
 
-def test_lines_that_the_terminal_breaks_count_as_often(full: Yard):
+def test_lines_that_the_terminal_breaks_count_as_often(full: SampleStorage):
     _, seen = on_terminal(
         full, "job", full.storage.find(Filter(), limit=1).jobs[0].id, "--args", PAGER=MARKS, COLUMNS="40"
     )

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from tests.cli.conftest import Call
-from tests.cli.yard import Yard
+from tests.cli.sample_storage import SampleStorage
 from tests.postgres_server import shared_postgres
 from tests.storage.conftest import chosen_storages
 
@@ -164,9 +164,9 @@ def test_the_storage_is_found_by_url_then_environment_then_pyproject_then_here(
 ):
     for name in ("given", "environment", "file", "here"):
         (here / name).mkdir()
-        yard = Yard(here / name)
-        yard.add(args={"from": name})
-        yard.close()
+        sample = SampleStorage(here / name)
+        sample.add(args={"from": name})
+        sample.close()
     (here / "here" / "packhorse.db").rename(here / "packhorse.db")
 
     def asked(*words: str) -> str:
@@ -180,10 +180,10 @@ def test_the_storage_is_found_by_url_then_environment_then_pyproject_then_here(
     assert asked("--url", "sqlite:///given/packhorse.db") == "given"
 
 
-def test_url_may_stand_before_the_command_too(yard: Yard, packhorse: Call):
-    job = yard.add()
+def test_url_may_stand_before_the_command_too(sample: SampleStorage, packhorse: Call):
+    job = sample.add()
 
-    result = packhorse("--url", yard.url, "jobs", "--ids")
+    result = packhorse("--url", sample.url, "jobs", "--ids")
 
     assert result.stdout == f"{job.id}\n"
 

@@ -21,12 +21,12 @@ from packhorse.core.outcome import Completed, Outcome
 from packhorse.storage import Storage
 from packhorse.storage.records import CheckIn
 from tests.children import PATIENCE, ROOT
-from tests.cli.hand import worker
-from tests.cli.yard import Yard
+from tests.cli.manual_worker import worker
+from tests.cli.sample_storage import SampleStorage
 
 
 def on_terminal(
-    yard: Yard,
+    sample: SampleStorage,
     *words: str,
     keys: str = "",
     width: int = 100,
@@ -43,7 +43,7 @@ def on_terminal(
         stdin=subprocess.PIPE if stdin is not None else theirs,
         stdout=theirs,
         stderr=theirs,
-        cwd=yard.directory,
+        cwd=sample.directory,
         env={
             **os.environ,
             "PYTHONPATH": str(ROOT),
@@ -90,10 +90,10 @@ def plain(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
 
 
-def test_a_list_has_short_ids_relative_times_and_colours(yard: Yard):
-    job = yard.job("dead")
+def test_a_list_has_short_ids_relative_times_and_colours(sample: SampleStorage):
+    job = sample.job("dead")
 
-    code, seen = on_terminal(yard, "jobs")
+    code, seen = on_terminal(sample, "jobs")
 
     assert code == 0
     assert "\x1b[31m" in seen
@@ -102,11 +102,11 @@ def test_a_list_has_short_ids_relative_times_and_colours(yard: Yard):
     assert re.search(r"\d+m?s ago|now", plain(seen))
 
 
-def test_a_table_fits_the_screen(yard: Yard):
+def test_a_table_fits_the_screen(sample: SampleStorage):
     for _ in range(3):
-        yard.add("send_notice", {"email": "ann@example.org", "text": "hello " * 50}, queue="mail")
+        sample.add("send_notice", {"email": "ann@example.org", "text": "hello " * 50}, queue="mail")
 
-    _, seen = on_terminal(yard, "jobs", width=80)
+    _, seen = on_terminal(sample, "jobs", width=80)
 
     lines = plain(seen).splitlines()
     assert len(lines) == 4
@@ -115,48 +115,48 @@ def test_a_table_fits_the_screen(yard: Yard):
 
 
 @pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
-def test_colours_can_be_forbidden(yard: Yard, environment: dict[str, str]):
-    job = yard.job("dead")
+def test_colours_can_be_forbidden(sample: SampleStorage, environment: dict[str, str]):
+    job = sample.job("dead")
 
     for words in (["jobs"], ["job", job.id], ["jobs", "--nonsense"], ["queues"], ["check"], []):
-        _, seen = on_terminal(yard, *words, **environment)
+        _, seen = on_terminal(sample, *words, **environment)
         assert "\x1b[" not in seen, words
 
 
-def test_color_never_holds_for_errors_too(yard: Yard):
-    yard.add()
+def test_color_never_holds_for_errors_too(sample: SampleStorage):
+    sample.add()
 
-    assert "\x1b[" not in on_terminal(yard, "job", "deadbeef", "--color", "never")[1]
-    assert "\x1b[" not in on_terminal(yard, "jobs", "--nonsense", "--color", "never")[1]
-    assert "\x1b[31m" in on_terminal(yard, "job", "deadbeef", "--color", "always", NO_COLOR="1")[1]
+    assert "\x1b[" not in on_terminal(sample, "job", "deadbeef", "--color", "never")[1]
+    assert "\x1b[" not in on_terminal(sample, "jobs", "--nonsense", "--color", "never")[1]
+    assert "\x1b[31m" in on_terminal(sample, "job", "deadbeef", "--color", "always", NO_COLOR="1")[1]
 
 
 @pytest.mark.parametrize(
     ("keys", "code", "state"), [("y\n", 0, State.QUEUED), ("n\n", 5, State.DEAD), ("\n", 5, State.DEAD)]
 )
-def test_more_than_one_job_is_asked_about(yard: Yard, keys: str, code: int, state: State):
-    jobs = [yard.job("dead", queue=f"q{number}") for number in range(4)]
+def test_more_than_one_job_is_asked_about(sample: SampleStorage, keys: str, code: int, state: State):
+    jobs = [sample.job("dead", queue=f"q{number}") for number in range(4)]
 
-    ended, seen = on_terminal(yard, "retry", "--where", "dead", keys=keys)
+    ended, seen = on_terminal(sample, "retry", "--where", "dead", keys=keys)
 
     assert "retry 4 jobs:" in seen
     assert seen.count("resize(image_id=7)") == 3
     assert "and 1 more" in seen
     assert ended == code
-    assert {yard.get(job.id).state for job in jobs} == {state}
+    assert {sample.get(job.id).state for job in jobs} == {state}
 
 
-def test_one_is_asked_at_the_terminal_also_when_ids_come_through_a_pipe(yard: Yard):
-    jobs = [yard.job("dead", queue=f"q{number}") for number in range(2)]
+def test_one_is_asked_at_the_terminal_also_when_ids_come_through_a_pipe(sample: SampleStorage):
+    jobs = [sample.job("dead", queue=f"q{number}") for number in range(2)]
 
-    ended, seen = on_terminal(yard, "retry", "-", keys="y\n", stdin="\n".join(job.id for job in jobs).encode())
+    ended, seen = on_terminal(sample, "retry", "-", keys="y\n", stdin="\n".join(job.id for job in jobs).encode())
 
     assert ended == 0
     assert "2 queued again" in seen
 
 
-def test_run_draws_a_bar(yard: Yard):
-    (yard.directory / "jobs.py").write_text(
+def test_run_draws_a_bar(sample: SampleStorage):
+    (sample.directory / "jobs.py").write_text(
         "from packhorse import Packhorse\napp = Packhorse()\n@app.task\ndef resize(image_id: int) -> str: ...\n"
     )
 
@@ -171,8 +171,8 @@ def test_run_draws_a_bar(yard: Yard):
         if b"rendering" in seen:
             is_seen.set()
 
-    with worker(yard.url, work, "resize"):
-        code, seen = on_terminal(yard, "run", "resize", "7", seen_so_far=look)
+    with worker(sample.url, work, "resize"):
+        code, seen = on_terminal(sample, "run", "resize", "7", seen_so_far=look)
 
     assert "━━━━━━━━━━━━" in plain(seen)
     assert "50 %  rendering" in plain(seen)
@@ -180,30 +180,30 @@ def test_run_draws_a_bar(yard: Yard):
     assert plain(seen).rstrip().endswith('"done"')
 
 
-def test_the_page_of_a_job_offers_what_can_be_done(yard: Yard):
-    job = yard.job("dead")
+def test_the_page_of_a_job_offers_what_can_be_done(sample: SampleStorage):
+    job = sample.job("dead")
 
-    _, seen = on_terminal(yard, "job", job.id[-8:])
+    _, seen = on_terminal(sample, "job", job.id[-8:])
 
     short = job.id[-8:]
     assert f"next: packhorse job {short} --trace · packhorse retry {short} · packhorse delete {short}" in plain(seen)
 
 
-def test_pauses_are_told_below_the_queues(yard: Yard):
-    yard.add(queue="mail")
-    yard.storage.pause("mail", by="ann", why="no server")
+def test_pauses_are_told_below_the_queues(sample: SampleStorage):
+    sample.add(queue="mail")
+    sample.storage.pause("mail", by="ann", why="no server")
 
-    _, seen = on_terminal(yard, "queues")
+    _, seen = on_terminal(sample, "queues")
 
     assert "mail (paused)" in plain(seen)
     assert "mail is paused by ann" in plain(seen)
 
 
-def test_utc_shows_the_zone(yard: Yard):
-    job = yard.add()
+def test_utc_shows_the_zone(sample: SampleStorage):
+    job = sample.add()
 
-    _, local = on_terminal(yard, "job", job.id, TZ="Asia/Tokyo")
-    _, utc = on_terminal(yard, "job", job.id, "--utc", TZ="Asia/Tokyo")
+    _, local = on_terminal(sample, "job", job.id, TZ="Asia/Tokyo")
+    _, utc = on_terminal(sample, "job", job.id, "--utc", TZ="Asia/Tokyo")
 
     def hour(text: str) -> int:
         found = re.search(r"enqueued\s+\S+ (\d\d):", plain(text))

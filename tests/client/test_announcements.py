@@ -111,7 +111,7 @@ def test_what_the_call_says_goes_before_what_was_announced(storage: Memory):
     assert (job.queue, job.priority) == ("urgent", 2)
 
 
-def test_a_name_that_nobody_announced_takes_the_defaults(storage: Memory):
+def test_an_unannounced_name_takes_the_defaults(storage: Memory):
     client = Packhorse(storage, max_attempts=9)
     client.enqueue("elsewhere", queue="odd")  # from here on the storage knows the name, and no more
 

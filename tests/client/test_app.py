@@ -139,7 +139,7 @@ def test_a_task_keeps_its_own_word_over_the_settings():
     assert (careful.enqueue().max_attempts, usual.enqueue().max_attempts) == (2, 7)
 
 
-def test_a_wrong_setting_is_refused_at_once():
+def test_a_wrong_setting_raises_immediately():
     with pytest.raises(SettingsError, match="there is no setting 'leese' - did you mean 'lease'"):
         Packhorse("memory://", leese=3)
 
@@ -457,7 +457,7 @@ def test_halted_jobs_are_found(app: Packhorse):
         ({"que": "mail"}, "jobs cannot be found by 'que'; did you mean 'queue'?"),
     ],
 )
-def test_a_filter_that_means_nothing_is_refused_at_once(app: Packhorse, where: Any, sentence: str):
+def test_a_filter_without_meaning_raises_immediately(app: Packhorse, where: Any, sentence: str):
     with pytest.raises(BadValue, match=sentence):
         app.jobs(**where)
     with pytest.raises(BadValue, match=sentence):
@@ -589,7 +589,7 @@ def test_an_async_caller_whose_twin_is_rejected_harms_no_other(app: Packhorse):
     assert app.get(holder.id).state is QUEUED
 
 
-def test_an_unavailable_storage_fails_every_async_caller_at_once():
+def test_an_unavailable_storage_fails_every_async_caller_immediately():
     storage = Counted(fails_at=1)
     app = Packhorse(storage)
 

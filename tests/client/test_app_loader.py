@@ -1,4 +1,4 @@
-"""Loading a user's app: found by every name it may have, and what is wrong is told in the user's own terms."""
+"""Loading a user's app: by every name it may have, with errors in the user's terms."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_of_several_apps_one_must_be_chosen():
 
 
 @pytest.mark.parametrize("target", ["broken_a", "broken_a.py"])
-def test_an_error_in_the_module_is_told_with_its_line(here: Path, target: str):
+def test_an_error_in_the_module_is_shown_with_its_line(here: Path, target: str):
     write("broken_a.py", "x = 1\ny = x / 0\n")
 
     error = refused(target)
@@ -150,7 +150,7 @@ def test_an_error_in_the_module_is_told_with_its_line(here: Path, target: str):
     assert error.why == f"ZeroDivisionError: division by zero, at {here / 'broken_a.py'}:2"
 
 
-def test_a_syntax_error_is_told_with_its_line(here: Path):
+def test_a_syntax_error_is_shown_with_its_line(here: Path):
     write("broken_b.py", "x = 1\ndef (\n")
 
     assert f"{here / 'broken_b.py'}:2" in str(refused("broken_b.py"))
@@ -172,7 +172,7 @@ def test_a_module_that_exits_is_broken(here: Path):
     assert refused("broken_d.py").why == f"SystemExit: usage: …, at {here / 'broken_d.py'}:2"
 
 
-def test_a_wrong_option_is_told_at_the_users_own_line(here: Path):
+def test_a_wrong_option_is_shown_with_the_users_own_line(here: Path):
     write("broken_e.py", shop() + "@app.task(priority=99)\ndef send(): ...\n")
 
     error = refused("broken_e")

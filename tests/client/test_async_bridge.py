@@ -118,7 +118,7 @@ def test_calls_of_different_kinds_do_not_mix(bridge: AsyncBridge):
     assert sum(first.sizes) == sum(second.sizes) == 5
 
 
-def test_a_cancelled_caller_disturbs_nobody(bridge: AsyncBridge):
+def test_a_cancelled_caller_does_not_affect_others(bridge: AsyncBridge):
     call = Doubling()
 
     async def ask() -> int:
@@ -130,7 +130,7 @@ def test_a_cancelled_caller_disturbs_nobody(bridge: AsyncBridge):
     assert asyncio.run(ask()) == 4
 
 
-def test_a_loop_that_is_gone_disturbs_nobody(bridge: AsyncBridge):
+def test_a_closed_loop_does_not_affect_others(bridge: AsyncBridge):
     gate = threading.Event()
 
     async def leave() -> None:

@@ -24,7 +24,7 @@ ASKED = {name for name, value in vars(Storage).items() if callable(value) and no
 
 
 def off_the_loop(storage: Storage) -> Storage:
-    """The storage, which from now on fails whoever asks it something on an event loop."""
+    """Make the storage fail every call on an event loop from now on."""
 
     class OffTheLoop(type(storage)):  # type: ignore[misc]
         def __getattribute__(self, name: str) -> Any:

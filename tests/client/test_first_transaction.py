@@ -75,13 +75,15 @@ def test_tables_that_were_made_so_vanish_with_the_transaction(
     assert [job.args for job in app.jobs()] == [{"to": "bob"}]
 
 
-def test_a_task_that_nobody_knows_is_not_asked_for_meanwhile(path: Path, connection: sqlite3.Connection):
+def test_an_unknown_task_is_not_read_again_meanwhile(path: Path, connection: sqlite3.Connection):
     with Packhorse(f"sqlite:///{path}?patience=2s") as app:
         connection.execute("INSERT INTO sales VALUES (1)")
         first = app.enqueue("elsewhere", {"n": 1}, connection=connection)
         connection.commit()
         connection.execute("INSERT INTO sales VALUES (2)")
-        app.enqueue("elsewhere", {"n": 2}, connection=connection)  # the tables are there, nobody has opened them yet
+        app.enqueue(
+            "elsewhere", {"n": 2}, connection=connection
+        )  # the tables exist, but no connection has opened them yet
         connection.commit()
 
         assert first.refresh().args == {"n": 1}
@@ -107,7 +109,7 @@ def test_without_a_transaction_they_are_made_as_ever(app: Packhorse, connection:
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
-def test_older_tables_are_refused_at_once_with_what_to_do(app: Packhorse, path: Path, connection: sqlite3.Connection):
+def test_older_tables_raise_immediately_with_what_to_do(app: Packhorse, path: Path, connection: sqlite3.Connection):
     old = sqlite3.connect(path, isolation_level=None)
     schema.prepare(old, path, schema.MIGRATIONS[:3])
     old.close()
@@ -122,7 +124,7 @@ def test_older_tables_are_refused_at_once_with_what_to_do(app: Packhorse, path: 
 
 
 @pytest.mark.parametrize("are_there", [True, False])
-def test_a_job_that_is_not_committed_yet_is_told_as_that(
+def test_an_uncommitted_job_is_not_found_and_the_hint_says_so(
     app: Packhorse, connection: sqlite3.Connection, *, are_there: bool
 ):
     if are_there:
@@ -156,7 +158,7 @@ def test_on_postgresql_tables_that_are_missing_are_there_for_an_open_transaction
 
 @needs_mysql
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
-def test_on_mysql_tables_that_are_missing_are_made_at_once_and_a_transaction_that_cannot_see_them_is_told(level: str):
+def test_on_mysql_missing_tables_are_created_immediately_and_a_transaction_that_cannot_see_them_fails(level: str):
     url = mysql_server.new_database_url(bare=True)
     connection: Any = shared_mysql().connect(database=url.rpartition("/")[2])
     try:

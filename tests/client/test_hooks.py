@@ -216,7 +216,7 @@ def test_an_app_knows_whether_anybody_listens(app: Packhorse):
 
 
 @pytest.mark.parametrize("attach", ["on_success", "on_failure"])
-def test_an_app_with_a_handler_knows_that_somebody_listens(app: Packhorse, attach: str):
+def test_an_app_with_a_handler_has_result_handlers(app: Packhorse, attach: str):
     getattr(app, attach)(print)
 
     assert app.has_result_handlers

@@ -1,4 +1,4 @@
-"""Handles: they look when asked, wait, tell why, and steer; what the storage refuses they explain."""
+"""Handles: they read when needed, wait, explain, and operate on jobs; they explain what the storage rejects."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_a_result_may_be_nothing(app: Packhorse, stored: str | None):
     assert completed(app.enqueue("elsewhere"), stored).result is None
 
 
-def test_the_result_looks_again_while_the_job_goes_on(app: Packhorse, send: Task[..., Any]):
+def test_the_result_reads_again_while_the_job_runs(app: Packhorse, send: Task[..., Any]):
     job = send.enqueue(7)
     assert job.state is QUEUED
 
@@ -254,7 +254,7 @@ def test_an_aborted_job_tells_by_whom(app: Packhorse, state: State):
     assert job.why() == "it was aborted 0ms ago, by anna"
 
 
-def test_whoever_aborted_it_in_an_earlier_life_is_not_named(app: Packhorse):
+def test_the_author_of_an_earlier_abort_is_not_named(app: Packhorse):
     job = app.get(in_state(app.storage, QUEUED).id)
     job.abort(by="anna")
     job.retry()
@@ -390,7 +390,7 @@ def test_a_job_far_behind_is_not_counted_out(app: Packhorse, send: Task[..., Any
 
 
 class Hasty(Memory):
-    """Somebody takes the next job whenever the line is looked at."""
+    """Another worker takes the next job whenever the queue is read."""
 
     def find(self, *args: Any, **options: Any) -> Page:
         self.reserve("ann", {"send_notice": 1}, 1)
@@ -446,7 +446,7 @@ def test_why_looks_again(app: Packhorse, send: Task[..., Any]):
 # --- steering -------------------------------------------------------------------------------------------------------
 
 
-def test_a_waiting_job_is_aborted_at_once(app: Packhorse, send: Task[..., Any]):
+def test_a_waiting_job_is_aborted_immediately(app: Packhorse, send: Task[..., Any]):
     job = send.enqueue(7).abort(by="anna")
 
     assert (job.state, job.reason) == (ABORTED, Reason.ABORTED)
@@ -511,7 +511,7 @@ def test_deleting_by_force_deletes_a_waiting_job_too(app: Packhorse, send: Task[
     assert app.count() == 0
 
 
-def test_deleting_by_force_does_not_wait_for_ever(app: Packhorse, send: Task[..., Any]):
+def test_deleting_by_force_does_not_wait_indefinitely(app: Packhorse, send: Task[..., Any]):
     job = send.enqueue(7)
     run(app.storage, job.record)
 

@@ -1,4 +1,4 @@
-"""Jobs under an id that their caller chose, unique keys of one form for every caller, and what is refused at once."""
+"""Jobs under an id that their caller chose, unique keys of one form for every caller, and invalid ids."""
 
 from __future__ import annotations
 

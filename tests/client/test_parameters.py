@@ -1,5 +1,5 @@
-"""What a task takes, told by a worker and checked by those who do not have its code. Never is more refused than the
-worker would refuse."""
+"""The parameters of a task, announced by a worker and checked by programs without its code. They never reject what the
+worker would accept."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def told(function: Callable[..., Any], **defaults: Any) -> Signature:
     return signature
 
 
-def test_the_names_the_schemas_and_what_is_needed_are_told():
+def test_names_schemas_and_required_parameters_are_announced():
     assert parameters_of(Signature.of(resize)) == Parameters(
         (
             Parameter("image", {"type": "integer"}, True, True),
@@ -125,7 +125,7 @@ def test_an_argument_that_does_not_fit_is_named(args: dict[str, Any], culprit: s
     ],
 )
 def test_what_the_worker_takes_is_not_refused(function: Callable[..., Any], args: dict[str, Any]):
-    if function is not many:  # one of its hints cannot be found, which is told where it is run
+    if function is not many:  # one of its hints cannot be found, which is an error where it is run
         Signature.of(function).decode(encode_args(args))
 
     assert json.loads(told(function).encode((), args)) == args

@@ -121,7 +121,7 @@ def test_starting_and_stopping_twice_does_nothing(app: Packhorse):
     assert not hasattr(pool, "join")
 
 
-def test_a_pool_runs_as_many_jobs_at_once_as_it_was_told_and_no_more(app: Packhorse):
+def test_a_pool_runs_as_many_jobs_as_its_concurrency(app: Packhorse):
     running, most, lock = 0, 0, threading.Lock()
     three = threading.Barrier(3)
 
@@ -261,7 +261,7 @@ def order(app: Packhorse, *words: str) -> tuple[int, str]:
 
 
 def name_of(app: Packhorse, subject: Subject) -> str:
-    """How an operator names the only one of these: by the end of its id, which may begin with a dash."""
+    """How an operator names the only one of these: by the end of its id, which may start with a dash."""
     return next(each.id[1:].lstrip("-") for each in app.workers() if each.subject is subject)
 
 
@@ -369,7 +369,7 @@ def test_what_a_job_came_to_while_the_storage_was_away_is_delivered_by_the_next_
         assert begun.wait(PATIENCE)
         until(lambda: job.refresh().state == "running", "the storage knows that it runs")
         held = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
-        held.execute("BEGIN IMMEDIATE")  # from here on nobody can write
+        held.execute("BEGIN IMMEDIATE")  # from here on every write fails
         may_end.set()
         pool.stop()
         held.execute("ROLLBACK")
@@ -400,7 +400,7 @@ def test_what_a_killed_program_had_in_hand_is_run_by_the_next_pool(tmp_path: Pat
 
 
 class Stubborn:
-    """A task that does not end when its time is over, until it may; how often it began, and how often at once."""
+    """A task that does not end at its time limit until it may; how often it started, and how often concurrently."""
 
     def __init__(self, app: Packhorse) -> None:
         self.may_end = threading.Event()
@@ -421,7 +421,7 @@ class Stubborn:
 
 
 def was_refused(app: Packhorse, job: JobHandle[Any], where: str = "worker") -> bool:
-    """Has a worker taken it, and handed it back because its last run goes on?"""
+    """Has a worker taken it, and released it because its last run continues?"""
     why = [(event.data or {}).get("why", "") for event in app.events(job=job.id) if event.kind is Kind.READDED]
     return any(f"its last run was given up and still continues in {where}" in each for each in why)
 
@@ -432,7 +432,7 @@ def test_a_job_that_does_not_end_does_not_run_beside_itself(url: str, monkeypatc
         stubborn, (double, _) = Stubborn(app), shop(app)
         with app.pool(2):
             job = app.enqueue("stubborn")
-            until(lambda: was_refused(app, job), "it comes to another worker, which does not begin it")
+            until(lambda: was_refused(app, job), "another worker gets it, and does not start it")
             assert double.enqueue(4).wait(timeout=PATIENCE) == 8
             assert sorted(worker.concurrency for worker in app.workers() if worker.subject is Subject.WORKER) == [0, 2]
             assert job.refresh().error is not None
@@ -447,7 +447,7 @@ def test_a_job_that_does_not_end_does_not_run_beside_itself(url: str, monkeypatc
             until(lambda: len(of_workers()) == 1, "its first worker is gone")
 
 
-def test_a_pool_with_a_job_that_does_not_end_stops_at_once(app: Packhorse):
+def test_a_pool_with_a_job_that_does_not_end_stops_immediately(app: Packhorse):
     stubborn = Stubborn(app)
     pool = app.pool(1).start()
     job = app.enqueue("stubborn")
@@ -487,7 +487,7 @@ def test_a_job_that_runs_on_after_the_stop_does_not_begin_beside_itself_after_th
             "WARNING"
         ]
         with app.pool(1):  # another pool of this program
-            until(lambda: was_refused(app, job, "this program"), "it is handed back")
+            until(lambda: was_refused(app, job, "this program"), "it is released")
             may_end.set()
 
             assert job.wait(timeout=PATIENCE) == "done"
@@ -504,7 +504,7 @@ def test_a_job_whose_time_was_over_waits_for_its_last_run_also_after_a_stop(
         job = app.enqueue("stubborn")
         until(lambda: job.refresh().failures == 1, "it is given up")
     with pool:
-        until(lambda: was_refused(app, job, "this program"), "it is handed back")
+        until(lambda: was_refused(app, job, "this program"), "it is released")
         stubborn.may_end.set()
 
         assert job.wait(timeout=PATIENCE) == "done"
@@ -545,7 +545,7 @@ def test_a_job_that_runs_on_while_the_storage_is_away_is_not_forgotten(tmp_path:
         assert begun.wait(PATIENCE)
         until(lambda: job.refresh().state == "running", "the storage knows that it runs")
         held = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
-        held.execute("BEGIN IMMEDIATE")  # from here on nobody can write
+        held.execute("BEGIN IMMEDIATE")  # from here on every write fails
         pool.stop()
         held.execute("ROLLBACK")
         held.close()
@@ -613,7 +613,7 @@ def test_queues_that_cannot_be_are_refused(app: Packhorse, queues: Any, why: str
         app.pool(queues=queues)
 
 
-def test_a_storage_that_cannot_be_used_at_all_is_told_by_drain(app: Packhorse):
+def test_drain_raises_for_a_storage_that_cannot_be_used(app: Packhorse):
     app.count()
     app.storage._db.write("spoil", lambda tx: tx.execute("UPDATE packhorse_meta SET value = 9999"))  # type: ignore[attr-defined]
     app.storage.close()
@@ -703,7 +703,7 @@ def test_a_pool_that_is_never_idle_serves_such_a_queue_too(url: str, monkeypatch
 
         @app.task
         def again() -> None:
-            """There is always another one in line."""
+            """There is always another job waiting."""
             if not seen and time.monotonic() < ends_at:
                 again.enqueue()
 

@@ -89,7 +89,7 @@ def test_it_comes_into_the_queue_of_its_task_and_gets_its_priority_but_for_what_
     assert [event.data["by"] for event in plain.events() if event.kind is Kind.QUEUE_CHANGED] == ["its task"]
 
 
-def test_the_other_options_that_nobody_chose_are_those_of_its_task_too(storage: Storage) -> None:
+def test_other_options_that_were_not_chosen_come_from_the_task_too(storage: Storage) -> None:
     options: dict[str, Any] = {"expires": "1h", "total_timeout": "2h", "max_halts": 1, "persistent": True}
     stranger = Packhorse(storage)
     plain, later = stranger.enqueue("charge"), stranger.enqueue("charge", delay=60)
@@ -229,7 +229,7 @@ def test_who_comes_second_writes_nothing_for_what_is_settled(storage: Storage, m
     assert not writes
 
 
-def test_a_task_that_was_known_before_moves_nobody(storage: Storage) -> None:
+def test_a_task_that_was_known_before_moves_no_job(storage: Storage) -> None:
     app = app_with(storage)
     announce(storage, app.announcements())
     job = app.enqueue("charge", priority=1)
@@ -303,7 +303,7 @@ def test_a_worker_that_does_not_say_how_often_leaves_it_at_the_usual_number(stor
     storage.join(WorkerInfo("ruby"))
 
     for _ in range(4):
-        until(lambda: storage.promote() or job.refresh().state is State.QUEUED, "it is in line")
+        until(lambda: storage.promote() or job.refresh().state is State.QUEUED, "it is queued")
         (held,) = storage.reserve("ruby", {"charge": 1}, 1)
         storage.finish([Failed(held.token, FAILURE, retry_in=1)])
         time.sleep(0.001)

@@ -48,7 +48,7 @@ def start(folder: Path, *words: str) -> subprocess.Popen[str]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        # Whoever runs the tests in the background has SIGINT ignored, and children inherit that.
+        # A shell that runs tests in the background ignores SIGINT, and children inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         text=True,
     )
@@ -135,7 +135,7 @@ def test_a_temporary_storage_is_the_same_in_every_process(tmp_path: Path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_reaches_the_crew_once(tmp_path: Path, number: signal.Signals):
+def test_a_signal_reaches_the_workers_once(tmp_path: Path, number: signal.Signals):
     (tmp_path / "script.py").write_text(f"{SCRIPT}\napp.run(max=1)\nif __name__ == '__main__':\n    print('over')\n")
     program = start(tmp_path, "script.py")
     until(lambda: len(notes(tmp_path)) == 2, "the jobs ran")
@@ -150,20 +150,20 @@ def test_a_signal_reaches_the_crew_once(tmp_path: Path, number: signal.Signals):
         os.kill(worker, 0)
 
 
-def test_a_script_that_is_killed_takes_its_crew_along(tmp_path: Path):
+def test_the_workers_of_a_killed_script_end(tmp_path: Path):
     (tmp_path / "script.py").write_text(f"{SCRIPT}\napp.run(max=1)\n")
     program = start(tmp_path, "script.py")
     until(lambda: len(notes(tmp_path)) == 2, "the jobs ran")
     with Packhorse(f"sqlite:///{tmp_path / 'jobs.db'}") as app:
-        crew = [worker.pid for worker in app.storage.workers()]
+        workers = [worker.pid for worker in app.storage.workers()]
 
         program.kill()
         _, err = program.communicate(timeout=60)  # the foreman has it open too, until it ends
 
         assert "the program that started it has ended" in err
         assert app.storage.workers() == [], "they have left in order"
-    assert len(crew) == 2
-    until(lambda: not any(is_alive(pid) for pid in crew), "the foreman and its worker are gone")
+    assert len(workers) == 2
+    until(lambda: not any(is_alive(pid) for pid in workers), "the foreman and its worker are gone")
 
 
 def test_a_prompt_has_no_file_to_hand_to_workers(tmp_path: Path):
@@ -249,7 +249,7 @@ def test_an_app_of_another_module_is_named_by_that(app: Packhorse, main: ModuleT
         ("/srv/run", True, "/srv/run does not end in .py"),
     ],
 )
-def test_an_app_that_nobody_can_import_is_told(
+def test_an_app_that_cannot_be_imported_raises(
     app: Packhorse, main: ModuleType, file: str | None, is_global: bool, why: str
 ):
     if file:

@@ -275,13 +275,13 @@ def test_what_could_not_be_handled_comes_again(app: Packhorse, client: Client):
 # --- being alive ----------------------------------------------------------------------------------------------------
 
 
-def lively(storage: Storage) -> Packhorse:
+def with_heartbeats(storage: Storage) -> Packhorse:
     """An app whose clients show that they live ten times a second."""
     return Packhorse(storage, heartbeat=0.1, client_timeout=1)
 
 
 def test_a_client_shows_that_it_lives(storage: Memory, clock: ManualClock):
-    with lively(storage) as app:
+    with with_heartbeats(storage) as app:
         app.client("billing")
         clock.turn(10)
 
@@ -292,7 +292,7 @@ def test_a_client_that_lives_is_not_forgotten_and_a_dead_one_is(app: Packhorse, 
     storage.join_client(ClientInfo("shop"))
     job = app.enqueue("send", subscriber="shop")
     complete(app, job)
-    with lively(storage) as living:
+    with with_heartbeats(storage) as living:
         living.client("billing")
         clock.turn("2d")
         until(lambda: any(client.beat_at == clock() for client in storage.clients()))
@@ -317,7 +317,7 @@ class Faltering(Memory):
 
 def test_a_storage_that_is_away_does_not_end_the_heartbeats(clock: ManualClock, caplog: pytest.LogCaptureFixture):
     storage = Faltering(clock)
-    with lively(storage) as app, caplog.at_level(logging.WARNING, "packhorse.subscriber"):
+    with with_heartbeats(storage) as app, caplog.at_level(logging.WARNING, "packhorse.subscriber"):
         app.client("billing")
         storage.is_away = True
         until(lambda: "client billing cannot write its heartbeat: away" in caplog.text)

@@ -306,7 +306,7 @@ def at_noon() -> datetime:
         ({"dely": 3}, "there is no option 'dely'; did you mean 'delay'?"),
     ],
 )
-def test_a_wrong_option_is_refused_at_once(app: Packhorse, send: Task[..., Any], options: Any, sentence: str):
+def test_a_wrong_option_raises_immediately(app: Packhorse, send: Task[..., Any], options: Any, sentence: str):
     with pytest.raises(BadValue, match=sentence):
         send.using(**options)
     with pytest.raises(BadValue, match=sentence):

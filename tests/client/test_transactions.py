@@ -90,7 +90,7 @@ def test_a_job_is_there_when_the_transaction_commits(driven: CallerDatabase) -> 
 
 def test_a_job_vanishes_with_the_transaction(driven: CallerDatabase) -> None:
     connection = driven.connect()
-    driven.app.enqueue("send", {"to": "ann"}, connection=connection)  # before anything else: it begins the transaction
+    driven.app.enqueue("send", {"to": "ann"}, connection=connection)  # first, because it begins the transaction
     run(connection, driven.insert)
     connection.rollback()
 
@@ -128,7 +128,7 @@ def test_a_refused_batch_leaves_the_callers_own_work_alone(driven: CallerDatabas
     connection.close()
 
 
-def test_without_a_transaction_the_job_is_there_at_once(driven: CallerDatabase) -> None:
+def test_without_a_transaction_the_job_exists_immediately(driven: CallerDatabase) -> None:
     connection = committing_alone(driven)
     driven.app.enqueue("send", {"to": "ann"}, connection=connection)
 
@@ -178,7 +178,7 @@ class NewerConnection(sqlite3.Connection):
         """Does nothing, says Python's manual."""
 
 
-def test_without_a_transaction_the_job_is_there_at_once_by_the_autocommit_of_newer_pythons(tmp_path: Path) -> None:
+def test_without_a_transaction_the_job_exists_immediately_with_the_autocommit_of_newer_pythons(tmp_path: Path) -> None:
     place = CallerDatabase("sqlite", tmp_path)
     if sys.version_info >= (3, 12):
         connection: Any = sqlite3.connect(place.path, autocommit=True)
@@ -206,8 +206,8 @@ def test_a_transaction_that_the_caller_has_begun_in_words_of_his_own_is_seen(dri
 
 
 class OtherDriver:
-    """A connection of PyMySQL, as it looks to who does not know this driver: only the server can tell whether a
-    transaction is open."""
+    """A connection of PyMySQL that looks like one of an unknown driver: only the server can say whether a transaction
+    is open."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -323,13 +323,13 @@ def test_a_connection_to_another_kind_of_database_is_refused(postgres: CallerDat
 
 @needs_postgres
 def test_a_connection_to_another_database_of_the_server_is_refused(postgres: CallerDatabase) -> None:
-    """Even if there are tables of ours in it: whoever looks for the job would not find it there."""
+    """Even if that database has tables of Packhorse: a worker of this one would not find the job there."""
     other = Packhorse(f"{new_database_url()}?schema={postgres.jobs_url.rpartition('=')[2]}")
     assert other.count() == 0
     with psycopg.connect(other.storage._db.address) as connection:
         with pytest.raises(BadValue, match="this connection is to the database d"):
             postgres.app.enqueue("send", {"to": "ann"}, connection=connection)
-        connection.execute("SELECT 1")  # what it does besides goes on
+        connection.execute("SELECT 1")  # its other work continues
 
     assert other.count() == 0
     other.close()
@@ -374,7 +374,7 @@ def test_a_storage_that_is_in_no_database_refuses() -> None:
         app.enqueue("send", {"to": "ann"}, connection=sqlite3.connect(":memory:"))
 
 
-def test_a_coroutine_is_told_how(place: CallerDatabase) -> None:
+def test_a_coroutine_gets_a_hint_how_to_do_it(place: CallerDatabase) -> None:
     task = place.app.task(send, name="other")
     connection = place.connect()
 
@@ -407,7 +407,7 @@ def test_a_sleeper_is_woken_by_the_commit_and_not_before(postgres: CallerDatabas
 
 @pytest.fixture(params=[pytest.param("postgres", marks=needs_postgres), pytest.param("mysql", marks=needs_mysql)])
 def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CallerDatabase]:
-    """A place on a server: several transactions write at once."""
+    """A place on a server: several transactions write concurrently."""
     place = CallerDatabase(request.param, tmp_path)
     join(place.app.storage)
     place.app.storage.reserve("ann", {"send": 1}, 1)  # the job that is there from the start
@@ -415,7 +415,7 @@ def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CallerDat
     place.close()
 
 
-def test_a_worker_ends_a_job_whose_twin_somebody_enqueues(served: CallerDatabase) -> None:
+def test_a_worker_ends_a_job_while_its_twin_is_enqueued(served: CallerDatabase) -> None:
     task = served.app.task(send, name="keyed", unique=True)
     job = task.enqueue("ann")
     (held,) = served.app.storage.reserve("ann", {"keyed": 1}, 1)
@@ -459,7 +459,7 @@ def test_a_twin_that_has_ended_is_seen_by_a_transaction_that_began_before(served
     connection.close()
 
 
-def test_a_new_name_in_the_callers_transaction_holds_nobody_up(served: CallerDatabase) -> None:
+def test_a_new_name_in_the_callers_transaction_blocks_no_other(served: CallerDatabase) -> None:
     task = served.app.task(send, name="brand-new")
     connection = served.connect()
     task.using(connection=connection).enqueue("ann")
@@ -473,7 +473,7 @@ def test_a_new_name_in_the_callers_transaction_holds_nobody_up(served: CallerDat
     another.close()
 
 
-def test_a_race_that_the_callers_transaction_has_lost_is_told_in_the_words_of_his_driver(place: CallerDatabase) -> None:
+def test_a_lost_race_raises_the_error_of_the_callers_driver(place: CallerDatabase) -> None:
     task = place.app.task(send, name="keyed", unique=True)
     connection, rival = place.connect(), place.connect()
     if place.kind == "mysql":
@@ -501,7 +501,7 @@ def test_a_race_that_the_callers_transaction_has_lost_is_told_in_the_words_of_hi
 
 
 @needs_mysql
-def test_a_deadlock_of_two_callers_is_told_to_one_of_them_as_what_it_is(mysql: CallerDatabase) -> None:
+def test_a_deadlock_of_two_callers_raises_the_drivers_error_in_one(mysql: CallerDatabase) -> None:
     """MySQL has undone the whole transaction then, and with it the savepoints to which we would go back."""
     storage, told = open_storage(mysql.jobs_url), []
     callers = {"ann": mysql.connect(), "bob": mysql.connect()}
@@ -613,7 +613,7 @@ def test_an_asynchronous_connection_of_sqlalchemy_through_its_synchronous_side(p
 
 
 @needs_postgres
-def test_what_has_to_be_awaited_is_refused_and_told_how(postgres: CallerDatabase) -> None:
+def test_an_async_session_is_rejected_with_a_hint(postgres: CallerDatabase) -> None:
     async def work() -> None:
         engine = create_async_engine(postgres.alchemy_url)
         async with AsyncSession(engine) as session, engine.connect() as connection:
@@ -851,7 +851,7 @@ def test_the_session_of_a_thread_will_do(place: CallerDatabase, engine: Any) -> 
     assert (place.number_of_jobs(), elsewhere.count()) == (1, 1)
 
 
-def test_if_jobs_cannot_be_enqueued_after_a_commit_it_tells_and_the_session_goes_on(
+def test_if_jobs_cannot_be_enqueued_after_a_commit_it_raises_and_the_session_stays_usable(
     place: CallerDatabase, engine: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "no").write_text("a file, not a directory")
@@ -994,8 +994,8 @@ def mysql(tmp_path: Path) -> Iterator[CallerDatabase]:
 
 
 @needs_mysql
-def test_a_transaction_that_is_long_open_holds_nobody_up(mysql: CallerDatabase) -> None:
-    """Not even one that enqueues a unique job under a name that nobody knows, in MySQL's usual isolation."""
+def test_a_long_open_transaction_blocks_no_other(mysql: CallerDatabase) -> None:
+    """Not even one that enqueues a unique job under a new name, in MySQL's default isolation."""
     keyed = mysql.app.task(send, name="keyed", unique=True)
     connection = mysql.connect()
     keyed.using(connection=connection).enqueue("ann")

@@ -542,7 +542,7 @@ def test_a_payload_just_at_the_limit_is_taken() -> None:
 # --- Checking at once ---
 
 
-def test_a_call_that_the_worker_would_refuse_is_refused_at_once() -> None:
+def test_a_call_that_the_worker_would_reject_raises_immediately() -> None:
     def resize(image_id: int, widths: list[int] | None = None, **more: float) -> None: ...
 
     signature = Signature.of(resize)

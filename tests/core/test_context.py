@@ -120,5 +120,5 @@ def test_anything_can_be_logged(context: JobContext, line: RecordingLink, said: 
         ("x" * (MESSAGE_LIMIT + 1), "x" * MESSAGE_LIMIT + "…"),
     ],
 )
-def test_what_is_said_is_made_fit_for_every_storage(said: object, kept: str | None):
+def test_text_is_made_fit_for_every_storage(said: object, kept: str | None):
     assert tidy(said) == kept

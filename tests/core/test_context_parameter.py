@@ -235,7 +235,7 @@ def test_the_running_job_cannot_be_given_by_who_enqueues(app: Packhorse):
         task.enqueue(job=1)
 
 
-def test_a_parameter_without_a_hint_is_an_argument_and_who_misses_it_is_told(app: Packhorse):
+def test_a_parameter_without_a_hint_is_an_argument_and_its_absence_raises(app: Packhorse):
     def plain(job, user_id):  # type: ignore[no-untyped-def]
         return job
 

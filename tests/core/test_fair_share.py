@@ -28,7 +28,7 @@ def test_weights_share_single_turns_exactly() -> None:
     assert taken == {"a": 75, "b": 25}
 
 
-def test_a_backlog_of_a_million_starves_nobody() -> None:
+def test_a_backlog_of_a_million_starves_no_queue() -> None:
     shares = FairShare().share({"huge": 1_000_000, "small": 5}, {"huge": 1, "small": 1}, 10)
 
     assert shares == {"huge": 5, "small": 5}

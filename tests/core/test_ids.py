@@ -55,7 +55,7 @@ def test_ids_rise_when_the_clock_goes_back():
     assert made == sorted(set(made))
 
 
-def test_a_full_millisecond_goes_on_in_the_next():
+def test_a_full_millisecond_continues_in_the_next():
     ids = Ids(now=lambda: 5_000_000_000)
     first = ids.new()
     ends, head, _ = ids._current

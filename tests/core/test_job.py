@@ -57,7 +57,7 @@ def test_an_unknown_state_is_refused_with_the_list_of_states() -> None:
     [
         (State.COMPLETED, 10, 12, 2, 2),
         (State.RETRYING, 10, 10, 0, 0),
-        (State.DEAD, 10, None, None, 20),  # nobody measured it
+        (State.DEAD, 10, None, None, 20),  # not measured
         (State.DEAD, 10, 9, None, 20),  # that was the attempt before
         (State.RUNNING, 10, 9, None, 90),
         (State.RUNNING, 10, None, None, 90),

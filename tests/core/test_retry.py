@@ -51,7 +51,7 @@ def test_a_fixed_backoff_stays_the_same():
 
 
 @pytest.mark.parametrize("written", [{"type": "none"}, "none", 0, 0.0, "0s", timedelta(0)])
-def test_no_backoff_retries_at_once(written):
+def test_no_backoff_retries_immediately(written):
     assert parse_backoff(written) == Backoff(type="none")
     assert waits_ms(written, 3) == [0, 0, 0]
 
@@ -185,7 +185,7 @@ async def coroutine_wait(failures: int) -> int:
 
 
 @pytest.mark.parametrize("function", [lambda: 1, lambda a, b, c: 1, coroutine_wait])
-def test_a_function_of_the_wrong_shape_is_refused_at_once(function):
+def test_a_function_with_a_wrong_signature_raises_immediately(function):
     with pytest.raises(BadValue, match="must be a plain function of the number of failures"):
         parse_backoff(function)
 
@@ -229,7 +229,7 @@ def test_a_function_cannot_come_in_as_options():
         (object(), "backoff must be seconds"),
     ],
 )
-def test_a_wrong_backoff_is_refused_and_told_why(written, message):
+def test_a_wrong_backoff_raises_with_the_reason(written, message):
     with pytest.raises(BadValue, match=message):
         parse_backoff(written)
 
@@ -321,7 +321,7 @@ def test_without_an_error_only_the_number_decides():
     assert policy.decide(2, None) is None
 
 
-def test_the_named_errors_are_given_up_at_once():
+def test_the_named_errors_are_not_retried():
     policy = retry_policy(give_up_on=(KeyError, PermissionError), backoff=0)
 
     assert policy.decide(1, KeyError()) is None

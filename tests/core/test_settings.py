@@ -176,13 +176,13 @@ def test_an_app_is_a_module_and_attribute_or_a_file(folder, written):
         ("url", " ", "url must be text such as 'sqlite:///packhorse.db', not ' '"),
     ],
 )
-def test_a_wrong_value_is_told_with_its_source(folder, name, written, message):
+def test_a_wrong_value_is_shown_with_its_source(folder, name, written, message):
     (problem,) = problems(folder, {name: written})
 
     assert problem.startswith(f"argument {name}=: {message}")
 
 
-def test_all_problems_are_told_at_once(folder):
+def test_all_problems_are_reported_together(folder):
     write(folder, '[tool.packhorse]\nmax_atempts = 7\nconcurrency = "many"\nlease = 0')
 
     found = problems(folder, {"web_prt": 1}, {"PACKHORSE_HEARTBEAT": "often", "PACKHORSE_MAX_WORKER": "3"})
@@ -248,7 +248,7 @@ def test_a_wrong_value_is_not_blamed_twice(folder):
     assert len(problems(folder, {"heartbeat": "often", "lease": "6s"})) == 1
 
 
-def test_malformed_toml_is_told_with_file_and_line(folder):
+def test_malformed_toml_is_reported_with_file_and_line(folder):
     write(folder, "[tool.packhorse]\nurl = \n")
 
     (problem,) = problems(folder / "deep")
@@ -257,7 +257,7 @@ def test_malformed_toml_is_told_with_file_and_line(folder):
     assert "line 2" in problem
 
 
-def test_a_file_that_is_not_utf_8_is_told_with_its_line(folder):
+def test_a_file_that_is_not_utf_8_is_reported_with_its_line(folder):
     (folder / "pyproject.toml").write_bytes(b"[tool.packhorse]\nurl = '\xff'\n")
 
     (problem,) = problems(folder)
@@ -266,7 +266,7 @@ def test_a_file_that_is_not_utf_8_is_told_with_its_line(folder):
 
 
 @pytest.mark.parametrize("text", ["[tool]\npackhorse = 3", "tool = 3", "[[tool.packhorse]]\nurl = 'x'"])
-def test_a_file_without_a_proper_table_is_told(folder, text):
+def test_a_file_without_a_proper_table_is_reported(folder, text):
     write(folder, text)
 
     (problem,) = problems(folder)
@@ -274,7 +274,7 @@ def test_a_file_without_a_proper_table_is_told(folder, text):
     assert problem.endswith("packhorse must be a table - write [tool.packhorse] above its settings")
 
 
-def test_a_file_that_cannot_be_read_is_told(folder, monkeypatch):
+def test_a_file_that_cannot_be_read_is_reported(folder, monkeypatch):
     write(folder, "")
 
     def refuse(self: Path, *_: object) -> str:
@@ -286,7 +286,7 @@ def test_a_file_that_cannot_be_read_is_told(folder, monkeypatch):
     assert problem == f"{folder / 'pyproject.toml'} cannot be read: Permission denied"
 
 
-def test_other_problems_are_told_beside_a_broken_file(folder):
+def test_other_problems_are_reported_with_a_broken_file(folder):
     write(folder, "[")
 
     assert len(problems(folder, {"lease": "soon"})) == 2

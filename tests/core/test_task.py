@@ -250,7 +250,7 @@ def test_only_the_named_arguments_count() -> None:
     assert one == two != three
 
 
-def test_a_named_argument_that_nobody_knows_is_refused() -> None:
+def test_an_unknown_named_argument_raises() -> None:
     unique = Unique(by=("emial",))
     sentence = "send_notice cannot be unique by 'emial': it has no such argument; did you mean 'email'?"
 
@@ -499,7 +499,7 @@ def test_a_function_written_twice_in_one_file_is_found_out(tmp_path: Path, monke
         registry.add(module.pack)
 
 
-def test_at_the_prompt_a_function_may_be_written_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_the_prompt_a_function_may_be_redefined(monkeypatch: pytest.MonkeyPatch) -> None:
     prompt = types.ModuleType("prompt")
     monkeypatch.setitem(sys.modules, "prompt", prompt)
     registry = Registry()
@@ -561,7 +561,7 @@ def test_an_object_that_can_be_called_is_a_function() -> None:
 
 
 @pytest.mark.parametrize("method", ["handle", "execute", "work"])
-def test_a_worker_without_run_is_told_to_name_it_so(method: str) -> None:
+def test_a_worker_without_run_raises_with_a_hint(method: str) -> None:
     kind = type("Packer", (Worker,), {method: lambda self: None})
 
     with pytest.raises(BadValue, match=f"Packer has no method run - it has {method}: name it run"):

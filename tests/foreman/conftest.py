@@ -16,7 +16,7 @@ import pytest
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
 from tests.children import program, until
-from tests.foreman.watching import QUICK, RunningForeman, Start, children_left
+from tests.foreman.watching import QUICK, RunningForeman, Start, remaining_children
 
 
 @pytest.fixture
@@ -33,18 +33,18 @@ def storage(url: str) -> Iterator[Storage]:
 
 @pytest.fixture
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where foremen put what they demand for a while."""
+    """Where foremen put their temporary files."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setenv("TMPDIR", str(scratch))
     return scratch
 
 
-def last_words(foreman: RunningForeman) -> str:
-    """What it said until its end. A worker that is stopped keeps our end of its pipe waiting, and one that is just
-    starting may stop itself after it was told to go on: so each is told again and again."""
+def last_output(foreman: RunningForeman) -> str:
+    """The rest of its output. A stopped worker keeps its end of the pipe open, and one that is just starting may stop
+    itself after SIGCONT, so send it repeatedly."""
     while True:
-        for pid in children_left([foreman]):
+        for pid in remaining_children([foreman]):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
         with suppress(subprocess.TimeoutExpired):
@@ -81,5 +81,5 @@ def start(url: str, storage: Storage, scratch: Path) -> Iterator[Start]:
     for foreman in foremen:
         if not foreman.is_over():
             foreman.process.kill()
-        print(last_words(foreman))  # shown when a test fails
-    until(lambda: not children_left(foremen), "no worker is left behind")
+        print(last_output(foreman))  # shown when a test fails
+    until(lambda: not remaining_children(foremen), "no worker is left behind")

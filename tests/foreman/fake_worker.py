@@ -1,9 +1,9 @@
-"""A worker for tests of the foreman: speaks the channel, reserves jobs, and does what its mode and its jobs tell it.
+"""A worker for tests of the foreman: uses the channel, reserves jobs, and does what its mode and its jobs say.
 
 A job's `do` is "hold" (runs until it is stopped or its worker quits), "wait" (until there is a file of that name in
-`for`), "finish", "die" (by `signal` or with `code`),
-"orphan" (starts a process in a group of its own and holds), "stick" (hears nothing any more) or "freeze" (finishes, and
-then the worker is stopped as by `kill -STOP`, but surely not while it holds the lock of the storage's file).
+`for`), "finish", "die" (by `signal` or with `code`), "orphan" (starts a process in a group of its own and holds),
+"stick" (reads no messages any more) or "freeze" (finishes, and then stops the worker as by `kill -STOP`, but never
+while it holds the lock of the storage's file).
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class FakeWorker:
             case "die":
                 os._exit(args["code"])
             case "orphan":
-                nowhere = subprocess.DEVNULL  # whoever reads what we write shall not wait for it
+                nowhere = subprocess.DEVNULL  # the reader of our output must not wait for it
                 subprocess.Popen(["sleep", "60"], process_group=0, stdout=nowhere, stderr=nowhere)
             case "stick":
                 time.sleep(600)

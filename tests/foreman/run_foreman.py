@@ -16,7 +16,7 @@ from packhorse.foreman.worker_handle import WorkerHandle
 from packhorse.storage import open_storage
 
 scaling.TOLERATED = scaling.BROKEN_AFTER  # the seconds before that are counted in `test_backoff.py`
-processes.YOUNG = foreman.YOUNG = 600.0  # it may take a while until a worker has died that was to die at once
+processes.YOUNG = foreman.YOUNG = 600.0  # a worker that should die immediately may take a while
 worker_handle.STUCK = 2.0
 FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
 

@@ -40,7 +40,7 @@ def test_what_waits_is_counted_and_the_oldest_is_known(storage: Storage, clock: 
     assert read_demand(storage, None)[0] == Demand(backlog=2, oldest_wait=3.0)
 
 
-def test_queues_that_the_crew_does_not_serve_do_not_count(storage: Storage) -> None:
+def test_queues_that_no_worker_serves_do_not_count(storage: Storage) -> None:
     add(storage, "a")
     add(storage, "b", queue="video")
 

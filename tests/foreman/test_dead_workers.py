@@ -18,7 +18,7 @@ from packhorse.storage.records import WorkerInfo
 
 
 class Slow(Memory):
-    """A storage in which something else happens while it takes leave of somebody."""
+    """A storage in which something else happens while a worker leaves."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ def test_who_comes_in_while_another_is_settled_is_settled_too(exits: ExitRecorde
     assert storage.workers() == []
 
 
-def test_nobody_is_settled_before_the_storage_knows(exits: ExitRecorder, storage: Slow) -> None:
+def test_an_exit_stays_until_the_storage_has_it(exits: ExitRecorder, storage: Slow) -> None:
     told = []
     storage.meanwhile = (told.append(exits.wait(0)) for _ in range(2))
 
@@ -134,7 +134,7 @@ def dead(*workers: WorkerInfo) -> list[str]:
     return [each.id for each in found]
 
 
-def test_whoever_was_here_and_is_gone_is_dead() -> None:
+def test_a_process_that_was_here_and_is_gone_is_dead() -> None:
     assert dead(foreman(GONE), worker(GONE)) == ["boss", "ann"]
     assert dead(worker(GONE)) == ["ann"]
 

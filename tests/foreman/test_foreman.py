@@ -15,7 +15,7 @@ from packhorse.foreman import process_tree
 from packhorse.storage.contract import Storage
 from packhorse.storage.records import EventFilter, WorkerInfo
 from tests.children import PATIENCE, until
-from tests.foreman.watching import LEASE, Start, add, children_left, state_of
+from tests.foreman.watching import LEASE, Start, add, remaining_children, state_of
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="looks at processes through /proc")
 
@@ -41,7 +41,7 @@ def test_a_foreman_starts_the_minimum_and_says_so_in_the_storage(start: Start) -
     assert all(worker.foreman == record.id and len(worker.id) == 22 for worker in foreman.workers())
 
 
-def test_the_foreman_beats_for_its_workers_and_becomes_steady(start: Start) -> None:
+def test_the_foreman_sends_heartbeats_and_becomes_steady(start: Start) -> None:
     foreman = start(lease=LEASE)
     (worker,) = foreman.workers()
 
@@ -76,13 +76,13 @@ def test_a_dead_worker_is_replaced_and_its_jobs_are_rescued_with_the_reason(
     until(lambda: len(foreman.pids() - {worker.pid}) == 1, "there is a worker again")
 
 
-def test_a_job_that_kills_its_workers_is_dead_before_they_are_replaced_for_ever(start: Start, storage: Storage) -> None:
+def test_a_job_that_kills_its_workers_is_dead_after_a_few(start: Start, storage: Storage) -> None:
     foreman = start()
 
     add(storage, 1, "die", code=3)
     until(lambda: state_of(storage, 1) == "dead", "it has killed as many workers as it may")
 
-    until(lambda: foreman.report().get("deaths") == 3, "three deaths are told")
+    until(lambda: foreman.report().get("deaths") == 3, "three deaths are reported")
     until(lambda: len(foreman.workers()) == 1, "there is a worker again")
     until(lambda: foreman.report().get("rescued") == 3, "each time it was taken back")
 
@@ -100,7 +100,7 @@ def test_what_a_dead_worker_has_started_dies_with_it(start: Start, storage: Stor
     until(lambda: foreman.report().get("rescued") == 1, "the job was taken back")
 
 
-def test_a_restart_tries_a_broken_app_again_at_once(start: Start) -> None:
+def test_a_restart_tries_a_broken_app_again_immediately(start: Start) -> None:
     foreman = start(online=0, mode="broken", options={"gives_up": True})
     until(lambda: foreman.report().get("starts") == 5, "five have died young")
     until(lambda: foreman.report().get("state") == "unhealthy", "it has given up")
@@ -124,7 +124,7 @@ def test_an_app_that_does_not_start_causes_no_storm_of_starts(start: Start) -> N
     assert report["stderr"][-1] == "ImportError: no module named horse"
 
 
-def test_workers_that_leave_at_once_without_having_done_anything_are_not_replaced_in_a_storm(start: Start) -> None:
+def test_workers_that_leave_immediately_are_not_replaced_in_a_storm(start: Start) -> None:
     foreman = start(online=0, mode="spent")
 
     until(lambda: foreman.report().get("state") == "unhealthy", "five have left for nothing")
@@ -153,7 +153,7 @@ def test_with_a_minimum_of_none_a_worker_comes_with_the_first_job_and_goes_after
     start: Start, storage: Storage
 ) -> None:
     foreman = start(online=0, min_workers=0)
-    until(lambda: foreman.report().get("wanted") == 0, "nobody is wanted")
+    until(lambda: foreman.report().get("wanted") == 0, "no worker is wanted")
 
     add(storage, 1)
 
@@ -177,7 +177,7 @@ def test_a_forced_job_that_finds_every_slot_busy_gets_a_worker_of_its_own(start:
 # --- signals ----------------------------------------------------------------------------------------------------------
 
 
-def test_on_term_the_crew_is_drained(start: Start, storage: Storage) -> None:
+def test_on_term_the_workers_drain(start: Start, storage: Storage) -> None:
     foreman = start()
     add(storage, 1, "hold")
     until(lambda: state_of(storage, 1) == "running", "a job runs")
@@ -215,10 +215,10 @@ def test_a_worker_whose_first_message_was_not_read_yet_is_drained_too(
 
 
 @pytest.mark.parametrize(("number", "state"), [(signal.SIGTERM, "stopping"), (signal.SIGUSR1, "quiet")])
-def test_whoever_looks_sees_at_once_that_it_takes_no_jobs(
+def test_others_see_immediately_that_it_takes_no_jobs(
     start: Start, storage: Storage, number: signal.Signals, state: str
 ) -> None:
-    foreman = start(heartbeat=600 * SECOND, lease=1_800 * SECOND)  # nobody waits for that
+    foreman = start(heartbeat=600 * SECOND, lease=1_800 * SECOND)  # nothing waits for that
     add(storage, 1, "hold")
     until(lambda: state_of(storage, 1) == "running", "a job runs")
 
@@ -227,7 +227,7 @@ def test_whoever_looks_sees_at_once_that_it_takes_no_jobs(
     until(lambda: foreman.report().get("state") == state, "it says so")
 
 
-def test_a_second_term_stops_at_once_and_hands_back_what_ran_uncounted(start: Start, storage: Storage) -> None:
+def test_a_second_term_stops_immediately_and_releases_what_ran(start: Start, storage: Storage) -> None:
     foreman = start()
     (worker,) = foreman.workers()
     add(storage, 1, "hold")
@@ -281,7 +281,7 @@ def test_hup_replaces_the_workers_one_by_one(start: Start) -> None:
     assert foreman.report()["deaths"] == 0
 
 
-def test_a_quiet_crew_takes_no_more_jobs(start: Start, storage: Storage) -> None:
+def test_quiet_workers_take_no_more_jobs(start: Start, storage: Storage) -> None:
     foreman = start(max_workers=3)
 
     foreman.signal(signal.SIGUSR1)
@@ -303,7 +303,7 @@ def test_ttin_shows_what_everybody_is_doing(start: Start) -> None:
     foreman.signal(signal.SIGTTIN)
     shown = ""
     assert foreman.process.stderr is not None
-    while not ("the stacks of a worker" in shown and "in _turn" in shown):  # two signals at once come in any order
+    while not ("the stacks of a worker" in shown and "in _turn" in shown):  # two signals may arrive in any order
         line = foreman.process.stderr.readline()
         assert line, "it has ended without a word"
         shown += line
@@ -326,7 +326,7 @@ def test_an_abort_is_handed_on_long_before_the_next_heartbeat(start: Start, stor
 
 
 @pytest.mark.parametrize("mode", ["obedient", "stubborn"])
-def test_a_worker_that_was_struck_off_is_replaced_and_has_not_died(start: Start, storage: Storage, mode: str) -> None:
+def test_a_forgotten_worker_is_replaced_and_has_not_died(start: Start, storage: Storage, mode: str) -> None:
     foreman = start(mode=mode)
     (worker,) = foreman.workers()
 
@@ -337,7 +337,7 @@ def test_a_worker_that_was_struck_off_is_replaced_and_has_not_died(start: Start,
     assert (foreman.report()["deaths"], foreman.report()["problem"]) == (0, None)
 
 
-def test_a_foreman_that_was_struck_off_joins_again_under_a_new_id(start: Start, storage: Storage) -> None:
+def test_a_forgotten_foreman_joins_again_under_a_new_id(start: Start, storage: Storage) -> None:
     foreman = start()
     first = foreman.record()
     assert first is not None
@@ -364,8 +364,8 @@ def test_a_worker_that_a_signal_has_stopped_is_killed_before_its_lease_is_over(s
 
 def test_a_worker_that_a_signal_stops_before_it_is_online_is_killed_too(start: Start) -> None:
     foreman = start(online=0, mode="frozen", lease=LEASE)
-    until(lambda: children_left([foreman]), "it is started")
-    pid = children_left([foreman])[0]
+    until(lambda: remaining_children([foreman]), "it is started")
+    pid = remaining_children([foreman])[0]
 
     until(lambda: not process_tree.is_alive(pid), "it is killed when a lease is almost over")
 
@@ -373,7 +373,7 @@ def test_a_worker_that_a_signal_stops_before_it_is_online_is_killed_too(start: S
 # --- outages and deaths of the foreman --------------------------------------------------------------------------------
 
 
-def test_a_foreman_and_its_crew_survive_a_storage_that_is_away(start: Start, storage: Storage, url: str) -> None:
+def test_a_foreman_and_its_workers_survive_a_storage_that_is_away(start: Start, storage: Storage, url: str) -> None:
     foreman = start(patience="0.2s", lease=LEASE)
     pids = foreman.pids()
     until(lambda: foreman.report().get("steady"), "all is well")
@@ -402,14 +402,14 @@ def test_a_foreman_and_its_crew_survive_a_storage_that_is_away(start: Start, sto
 def test_nothing_survives_a_foreman_that_is_killed(start: Start, scratch: Path) -> None:
     foreman = start(online=2, min_workers=2, max_workers=2)
     until(lambda: foreman.report().get("online") == 2, "both have said that they are online")
-    until(lambda: not boards_in(scratch), "and no board bears a name any more")
+    until(lambda: not boards_in(scratch), "and no shared status has a name any more")
     pids = foreman.pids()
 
     foreman.process.kill()
     foreman.process.wait()
 
     until(lambda: not any(map(process_tree.is_alive, pids)), "its workers are gone")
-    assert children_left([foreman]) == []
+    assert remaining_children([foreman]) == []
     assert boards_in(scratch) == []
 
 
@@ -476,10 +476,10 @@ def test_in_a_burst_the_foreman_ends_when_its_workers_find_nothing_more(start: S
     assert state_of(storage, 1) == "completed"
     assert storage.workers() == []
     started = storage.events(EventFilter(subject=Subject.WORKER, kind=Kind.STARTED))
-    assert len(started) == 1, "nobody takes the place of a worker that found nothing more"
+    assert len(started) == 1, "a worker that found nothing more is not replaced"
 
 
-def test_in_a_burst_nobody_takes_the_place_of_a_worker_whose_last_word_comes_with_its_end(
+def test_in_a_burst_a_worker_is_not_replaced_even_if_its_exit_comes_first(
     start: Start, storage: Storage, tmp_path: Path
 ) -> None:
     end = tmp_path / "end"

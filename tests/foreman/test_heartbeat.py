@@ -64,14 +64,12 @@ def test_the_time_that_the_lookout_has_seen_is_as_good(
 ) -> None:
     now = clock()
     heartbeat.on_poll(PollResult(now), NOW, NOW)
-    monkeypatch.setattr(heartbeat._storage, "now", lambda: pytest.fail("it demand not be asked"))
+    monkeypatch.setattr(heartbeat._storage, "now", lambda: pytest.fail("the clock need not be read"))
 
     assert heartbeat.trusted_time() == now
 
 
-def test_by_a_clock_that_was_set_before_the_lookout_saw_it_nobody_is_silent(
-    heartbeat: Heartbeat, clock: ManualClock
-) -> None:
+def test_by_a_clock_that_was_set_before_the_poll_no_worker_is_silent(heartbeat: Heartbeat, clock: ManualClock) -> None:
     clock.turn(3_600)
     heartbeat.on_poll(PollResult(clock()), NOW, NOW)
 
@@ -84,7 +82,7 @@ def test_what_was_seen_a_while_ago_is_asked_for_again(heartbeat: Heartbeat, cloc
     assert heartbeat.trusted_time() == clock()
 
 
-def test_who_is_not_steady_need_not_ask_the_storage(heartbeat: Heartbeat) -> None:
+def test_without_the_right_to_rescue_the_clock_is_not_read(heartbeat: Heartbeat) -> None:
     heartbeat.guard.interrupted()
 
     assert heartbeat.trusted_time() is None
@@ -157,7 +155,7 @@ def test_the_trouble_of_one_worker_costs_no_other_its_beat(clock: ManualClock, t
     assert {worker.id for worker in troubled.storage.workers() if worker.beat_at > before} >= {"ann", "bob"}
 
 
-def test_a_stop_is_handed_on_though_another_worker_cannot_be_told(clock: ManualClock) -> None:
+def test_a_stop_is_forwarded_though_another_worker_fails(clock: ManualClock) -> None:
     troubled = Troubled(clock)
     first, second = troubled.members
     for worker in troubled.members:
@@ -172,9 +170,7 @@ def test_a_stop_is_handed_on_though_another_worker_cannot_be_told(clock: ManualC
     second.stop_job.assert_called_once()
 
 
-def test_reports_that_the_storage_refuses_cost_nobody_the_beat(
-    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rejected_reports_cost_no_worker_its_heartbeat(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     troubled = Troubled(clock)
     troubled.members[0].stored_report.return_value = {"odd": object()}
     real = troubled.storage.heartbeat

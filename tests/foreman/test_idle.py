@@ -39,8 +39,8 @@ from tests.storage.conftest import chosen_storages
 SETTINGS = Settings()
 LEASE = SETTINGS.lease / SECOND
 MOST = {"redis": 0.75, "postgres": 0.75, "mysql": 0.95}
-"""Reads in a second. What it takes to lie down is not counted: once in five seconds on Redis, seldom on PostgreSQL.
-MySQL wakes nobody: there a worker looks once a second beside this."""
+"""Reads in a second. Going to sleep is not counted: once in five seconds on Redis, seldom on PostgreSQL. MySQL wakes no
+worker: there it also polls once a second."""
 
 
 class Counted:
@@ -77,11 +77,11 @@ class Counted:
                 return int(cursor.fetchone()[1])
         count = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()"
         number = 0
-        for storage in storages:  # each connection tells what it knows when it is asked to
+        for storage in storages:  # each connection reports its counts when asked
             assert isinstance(storage, Postgres)
             with storage._db.lent() as connection:
                 if connection.driver.info.server_version < 150_000:
-                    pytest.skip("before PostgreSQL 15 nobody can ask for its counts at once")
+                    pytest.skip("before PostgreSQL 15 counts cannot be flushed on request")
                 connection.rows("SELECT pg_stat_force_next_flush()")
                 connection.rows("SELECT pg_stat_clear_snapshot()")
                 number = int(connection.rows(count)[0][0])
@@ -170,7 +170,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     return clock
 
 
-def test_an_idle_crew_makes_less_than_one_read_a_second(
+def test_idle_workers_make_less_than_one_read_a_second(
     server: Counted,
     foreman_storage: Storage,
     worker_storage: Storage,

@@ -41,7 +41,7 @@ def server() -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever is called may take its time: the machine may be busy."""
+    """A called program may take its time: the machine may be busy."""
     monkeypatch.setattr(liveness, "_CALL_TIMEOUT", PATIENCE)
 
 
@@ -52,7 +52,7 @@ def well() -> bool:
 # --- calls ------------------------------------------------------------------------------------------------------------
 
 
-def test_without_an_address_nobody_is_called() -> None:
+def test_without_a_target_nothing_is_called() -> None:
     calls = CheckInCaller(CheckInTarget(), well)
 
     assert calls.step() is None
@@ -66,7 +66,7 @@ def test_a_url_is_called_every_minute(server: str) -> None:
     assert calls.status == "ok"
 
 
-def test_a_url_that_answers_with_an_error_is_told(server: str) -> None:
+def test_a_url_that_answers_with_an_error_is_reported(server: str) -> None:
     calls = CheckInCaller(CheckInTarget(f"{server}/ill"), well)
 
     calls.step()
@@ -74,7 +74,7 @@ def test_a_url_that_answers_with_an_error_is_told(server: str) -> None:
     assert calls.status == "failed: HTTP Error 500: Internal Server Error"
 
 
-def test_a_url_that_nobody_serves_is_told() -> None:
+def test_a_url_without_a_server_is_reported() -> None:
     calls = CheckInCaller(CheckInTarget("http://127.0.0.1:9/"), well)
 
     calls.step()
@@ -96,7 +96,7 @@ def test_a_command_is_called(code: int, status: str) -> None:
     assert calls.status == status
 
 
-def test_nobody_is_called_while_the_foreman_is_not_well(server: str) -> None:
+def test_nothing_is_called_while_the_foreman_is_not_well(server: str) -> None:
     calls = CheckInCaller(CheckInTarget(f"{server}/well"), lambda: False)
 
     assert calls.step() == 1
@@ -114,7 +114,7 @@ def ear(tmp_path: Path) -> Iterator[socket.socket]:
         yield ear
 
 
-def test_systemd_is_told(ear: socket.socket) -> None:
+def test_systemd_is_notified(ear: socket.socket) -> None:
     systemd = Systemd({"NOTIFY_SOCKET": ear.getsockname()})
 
     systemd.notify("READY=1", "STATUS=at work")
@@ -122,7 +122,7 @@ def test_systemd_is_told(ear: socket.socket) -> None:
     assert ear.recv(100) == b"READY=1\nSTATUS=at work"
 
 
-def test_the_watchdog_is_told_twice_as_often_as_it_asks(ear: socket.socket) -> None:
+def test_the_watchdog_is_notified_twice_as_often_as_it_asks(ear: socket.socket) -> None:
     systemd = Systemd({"NOTIFY_SOCKET": ear.getsockname(), "WATCHDOG_USEC": "10000000"})
 
     for now in (100.0, 101.0, 104.9, 105.0):
@@ -133,7 +133,7 @@ def test_the_watchdog_is_told_twice_as_often_as_it_asks(ear: socket.socket) -> N
         ear.recv(100)
 
 
-def test_a_watchdog_that_is_meant_for_another_process_is_not_told(ear: socket.socket) -> None:
+def test_the_watchdog_of_another_process_is_not_notified(ear: socket.socket) -> None:
     systemd = Systemd({"NOTIFY_SOCKET": ear.getsockname(), "WATCHDOG_USEC": "10000000", "WATCHDOG_PID": "1"})
 
     systemd.alive(100.0)

@@ -33,7 +33,7 @@ def is_followed(foreman: RunningForeman, number: int) -> None:
     until(lambda: (foreman.report().get("order") or 0) >= number, "the order was followed")
 
 
-def test_a_crew_is_scaled_up_and_down_again(start: Start) -> None:
+def test_workers_are_scaled_up_and_down_again(start: Start) -> None:
     foreman = start(max_workers=1)
 
     is_followed(foreman, give(foreman, ForemanOrder(ForemanAction.SCALE, least=3, most=3)))
@@ -60,7 +60,7 @@ def slots(foreman: RunningForeman) -> list[int | None]:
     return [worker.report.get("slots") for worker in foreman.workers()]
 
 
-def test_a_quiet_crew_takes_no_more_jobs_and_fresh_workers_do(start: Start, storage: Storage) -> None:
+def test_quiet_workers_take_no_more_jobs_and_new_ones_do(start: Start, storage: Storage) -> None:
     foreman = start()
 
     is_followed(foreman, give(foreman, ForemanOrder(ForemanAction.QUIET)))
@@ -97,7 +97,7 @@ def test_one_worker_is_stopped_and_not_replaced(start: Start) -> None:
     is_followed(foreman, give(foreman, ForemanOrder(ForemanAction.STOP, worker=first.id)))
 
     until(lambda: not process_tree.is_alive(first.pid), "it has ended")
-    until(lambda: foreman.pids() == {second.pid}, "the other goes on")
+    until(lambda: foreman.pids() == {second.pid}, "the other continues")
     assert foreman.report()["wanted"] == 1
 
 
@@ -142,7 +142,7 @@ def test_a_worker_that_is_asked_where_it_stands_is_heard(start: Start, storage: 
     assert state_of(storage, 1) == "running"
 
 
-def test_an_order_that_nobody_understands_is_passed_over(start: Start, storage: Storage) -> None:
+def test_an_unknown_order_is_skipped(start: Start, storage: Storage) -> None:
     foreman = start()
     record = foreman.record()
     assert record is not None

@@ -1,5 +1,5 @@
-"""The poller: who is told what, and who is left in peace. That a real foreman reacts is seen in `test_foreman.py` and
-`test_orders.py`."""
+"""The poller: which threads get its result, and which are left alone. `test_foreman.py` and `test_orders.py` test that
+a real foreman reacts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def is_woken(loop: BackgroundLoop) -> bool:
 
 
 class Watched:
-    """A poller, those whom it tells, and what the one worker of the workers hears."""
+    """A poller, its receivers, and the messages to the one worker."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -73,7 +73,7 @@ def watched() -> Watched:
     return Watched()
 
 
-def test_it_looks_once_a_second_and_wakes_nobody_for_nothing(watched: Watched) -> None:
+def test_it_polls_once_a_second_and_wakes_nothing_without_need(watched: Watched) -> None:
     watched.rings.reset_mock()
 
     assert watched.poller.step() == 1.0
@@ -81,7 +81,7 @@ def test_it_looks_once_a_second_and_wakes_nobody_for_nothing(watched: Watched) -
     watched.rings.assert_not_called()
 
 
-def test_it_looks_less_often_while_nothing_happens_and_at_once_when_a_job_begins(
+def test_it_polls_less_often_while_idle_and_immediately_when_a_job_starts(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = [watched.poller._busy_at]
@@ -148,7 +148,7 @@ def test_the_backlog_is_read_while_jobs_are_in_line_and_nothing_waits_when_none_
     watched.rings.assert_called_once()  # there may be fewer workers now
 
 
-def test_while_the_storage_is_away_nobody_knows_what_waits(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_the_storage_is_away_the_demand_is_unknown(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as away:
         away.setattr(watched.storage, "poll", Mock(side_effect=StorageUnavailable("gone")))
         with pytest.raises(StorageUnavailable):
@@ -202,7 +202,7 @@ def test_the_chores_hear_of_it(watched: Watched) -> None:
     assert watched.chore_runner.on_poll.call_args.args[0].due_in == SECOND
 
 
-def test_that_the_storage_was_moved_is_told_in_the_log_and_again_every_ten_minutes(
+def test_a_moved_storage_is_logged_every_ten_minutes(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     seconds = [1_000.0]
@@ -210,24 +210,24 @@ def test_that_the_storage_was_moved_is_told_in_the_log_and_again_every_ten_minut
     caplog.set_level(logging.WARNING, "packhorse")
     watched = Watched()
 
-    def told_within(minutes: float) -> list[str]:
+    def logged_within(minutes: float) -> list[str]:
         caplog.clear()
         for _ in range(round(minutes * 60)):
             seconds[0] += 1.0
             watched.poller.step()
         return caplog.messages
 
-    assert told_within(2) == []
+    assert logged_within(2) == []
     closing = Move("copy", Stage.CLOSING, "redis://elsewhere", 1)
     watched.storage.set_move(closing, expected=None)
-    assert told_within(2) == ["this storage is being moved to redis://elsewhere; no job starts meanwhile"]
+    assert logged_within(2) == ["this storage is being moved to redis://elsewhere; no job starts meanwhile"]
     watched.storage.set_move(Move("copy", Stage.MOVED, "redis://elsewhere", 1), expected=closing)
     left = "no more jobs come from it: start workers on the new one"
-    assert told_within(9) == [f"this storage was moved to redis://elsewhere; {left}"]
-    assert len(told_within(10)) == 1
+    assert logged_within(9) == [f"this storage was moved to redis://elsewhere; {left}"]
+    assert len(logged_within(10)) == 1
 
 
-def test_the_crew_is_told_the_order_of_queues_when_it_changes(watched: Watched) -> None:
+def test_workers_get_the_order_of_queues_when_it_changes(watched: Watched) -> None:
     told = watched.workers.broadcast
 
     watched.poller.step()

@@ -28,7 +28,7 @@ time.sleep(60)
         (-40, None, "worker 7 was killed by signal 40"),
     ],
 )
-def test_an_end_is_told_in_a_sentence(code: int, memory: str | None, told: str) -> None:
+def test_an_exit_is_explained(code: int, memory: str | None, told: str) -> None:
     assert why_it_ended(7, code, memory) == told
 
 
@@ -78,7 +78,7 @@ def test_the_first_file_that_has_the_count_is_used(tmp_path: Path) -> None:
     assert watch.reason() == "out of memory?"
 
 
-def test_where_nothing_can_be_told_nothing_is(tmp_path: Path) -> None:
+def test_without_a_counter_nothing_is_explained(tmp_path: Path) -> None:
     watch = MemoryWatch([(tmp_path / "missing", "out of memory")])
 
     watch.read()
@@ -105,11 +105,11 @@ def test_a_session_is_killed_with_all_groups_in_it() -> None:
 def test_the_remains_of_a_process_are_not_alive() -> None:
     pid = os.posix_spawn("/bin/true", ["true"], {})
 
-    until(lambda: not is_alive(pid), "it has ended, and nobody has reaped it")
+    until(lambda: not is_alive(pid), "it has ended, and is not reaped")
 
     assert reap({pid}) == set()
     assert reap({pid}) == set()  # not ours any more
 
 
-def test_somebody_elses_process_is_not_waited_for() -> None:
+def test_a_foreign_process_is_not_waited_for() -> None:
     assert reap({1}) == set()

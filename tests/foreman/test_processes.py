@@ -1,4 +1,4 @@
-"""What killed foremen leave in the temporary directory, and that nobody takes it from the living."""
+"""The directories that killed foremen leave behind, and that those of living ones stay."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def make_old(directory: Path) -> None:
 
 
 def leave_behind(directory: Path) -> None:
-    """Have a foreman make a board there, and be killed."""
+    """Have a foreman make a shared status there, and be killed."""
 
     def work(parent: Parent) -> None:
         status = SharedStatus.create(directory / STATUS_FILE, 2)

@@ -19,11 +19,11 @@ def beat(steady: RescueGuard, *times: float, step: float = 0.0, took: float = 0.
         steady.accepted(at - took, at, EPOCH + at + step)
 
 
-def test_nobody_is_steady_at_the_start(steady: RescueGuard) -> None:
+def test_rescuing_is_not_allowed_at_the_start(steady: RescueGuard) -> None:
     assert not steady.may_rescue(0.0)
 
 
-def test_a_lease_of_beats_without_a_gap_makes_steady(steady: RescueGuard) -> None:
+def test_a_lease_of_heartbeats_without_a_gap_allows_rescuing(steady: RescueGuard) -> None:
     beat(steady, 0, 5, 10)
     assert not steady.may_rescue(10)
 
@@ -98,7 +98,7 @@ def test_a_beat_that_waited_for_the_end_of_an_outage_is_the_first_of_a_whole_lea
     assert steady.may_rescue(55.1)
 
 
-def test_being_struck_off_oneself_ends_it(steady: RescueGuard) -> None:
+def test_being_forgotten_ends_it(steady: RescueGuard) -> None:
     beat(steady, 0, 5, 10, 15)
 
     steady.interrupted()

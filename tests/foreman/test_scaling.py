@@ -66,7 +66,7 @@ def test_none_is_added_for_jobs_that_a_starting_worker_will_take() -> None:
     assert plan(replace(WAITING, backlog=11), [busy(), starting], 2, LIMITS).wanted == 3
 
 
-def test_without_any_worker_the_first_job_brings_one_at_once() -> None:
+def test_without_any_worker_the_first_job_starts_one_immediately() -> None:
     limits = replace(LIMITS, least=0)
 
     assert plan(Demand(), [], 0, limits).wanted == 0
@@ -83,7 +83,7 @@ def test_slots_that_look_idle_between_short_jobs_do_not_count_when_jobs_wait_too
 # --- less -------------------------------------------------------------------------------------------------------------
 
 
-def test_whoever_was_idle_long_enough_goes_and_the_longest_idle_first() -> None:
+def test_idle_workers_stop_the_longest_idle_first() -> None:
     loads = [busy(), idle("ben", 61), idle("cid", 65), idle("dan", 59)]
 
     result = plan(Demand(), loads, 4, LIMITS)
@@ -97,7 +97,7 @@ def test_the_minimum_stays_however_idle() -> None:
     assert (result.wanted, result.stop) == (2, [])
 
 
-def test_nobody_goes_while_jobs_wait() -> None:
+def test_no_worker_stops_while_jobs_wait() -> None:
     assert plan(Demand(backlog=1), [busy(), idle()], 2, LIMITS).stop == []
 
 
@@ -152,7 +152,7 @@ def starts_in_the_first_minute(workers: int, lives_for: float) -> int:
     return starts
 
 
-def test_the_first_deaths_are_answered_at_once() -> None:
+def test_the_first_deaths_are_followed_by_an_immediate_restart() -> None:
     backoff = CrashBackoff()
 
     for at in range(TOLERATED - 1):
@@ -216,13 +216,13 @@ def test_an_app_that_never_worked_is_hopeless_after_five_deaths() -> None:
     assert backoff.wait == LONGEST_WAIT
 
 
-def test_there_is_no_storm_of_starts_however_large_the_crew() -> None:
+def test_there_is_no_storm_of_starts_with_many_workers() -> None:
     assert starts_in_the_first_minute(workers=1, lives_for=0.1) < 15
     assert starts_in_the_first_minute(workers=8, lives_for=0.1) < 15
     assert starts_in_the_first_minute(workers=1, lives_for=3.0) < 15
 
 
-def test_a_change_of_the_code_is_tried_at_once() -> None:
+def test_a_change_of_the_code_is_tried_immediately() -> None:
     backoff = CrashBackoff()
     backoff.succeeded()
     for _ in range(9):
@@ -234,7 +234,7 @@ def test_a_change_of_the_code_is_tried_at_once() -> None:
     assert backoff.wait == 0
 
 
-def test_one_that_gives_up_waits_for_hope_for_ever() -> None:
+def test_one_that_gives_up_waits_until_it_starts_over() -> None:
     backoff = CrashBackoff(gives_up=True)
     backoff.succeeded()
     for _ in range(BROKEN_AFTER):

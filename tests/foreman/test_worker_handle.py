@@ -41,7 +41,7 @@ def test_stacks_are_part_of_the_report_for_a_while_and_wake_the_heartbeat_once(w
     assert worker.stored_report(1_000.0) == {"busy": 0, "running": []}
 
 
-def test_children_are_waited_for_and_told_first(worker: WorkerHandle):
+def test_children_are_waited_for_and_listed_first(worker: WorkerHandle):
     worker.receive_message(says(7, more=1), 100.0)
     assert not worker.has_new_stacks(100.1)
     assert "stacks" not in worker.stored_report(100.1)
@@ -78,7 +78,7 @@ def test_what_children_tell_is_cut_to_what_one_worker_may_tell(worker: WorkerHan
     assert items[-1]["title"].endswith("more were left out")
 
 
-def test_what_its_slots_do_is_told_as_of_the_heartbeat(worker: WorkerHandle):
+def test_the_slots_are_sampled_with_the_heartbeat(worker: WorkerHandle):
     worker.receive_message({"say": "report", "busy": 0, "running": [], "done": 4}, 99.0)
     worker.status.begin(0, "short", "send", slot=1)
     worker.status.begin(1, "ended", "send", slot=0)

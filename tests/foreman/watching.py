@@ -1,4 +1,4 @@
-"""Foremen of real processes, seen from outside, and jobs that tell their fake workers what to do."""
+"""Foremen in real processes, seen from outside, and jobs that say what their fake workers do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEASE = SECOND
 """For those who are to take jobs from the silent, and soon."""
 QUICK = {
     "heartbeat": SECOND // 5,
-    "lease": 600 * SECOND,  # nobody is taken for dead, nor ended, who only gets no processor for a while
+    "lease": 600 * SECOND,  # no process counts as dead only because the machine is busy
     "idle_stop": SECOND // 2,
     "stop_grace": 600 * SECOND,
     "abort_grace": 0,
@@ -66,7 +66,7 @@ class RunningForeman:
 Start = Callable[..., RunningForeman]
 
 
-def children_left(foremen: list[RunningForeman]) -> list[int]:
+def remaining_children(foremen: list[RunningForeman]) -> list[int]:
     """Fake workers that name one of these foremen as their parent."""
     parents = {f"--parent={foreman.process.pid}\0" for foreman in foremen}
     left = []
@@ -82,7 +82,7 @@ def children_left(foremen: list[RunningForeman]) -> list[int]:
 
 
 def add(storage: Storage, number: int, do: str = "finish", **facts: Any) -> Job:
-    """A job that tells a fake worker what to do."""
+    """A job that says what a fake worker does."""
     job_id = f"job-{number}"
     storage.enqueue([NewJob(id=job_id, task="send", queue="work", args=json.dumps({"do": do, **facts}))])
     job = storage.get(job_id)

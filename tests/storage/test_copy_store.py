@@ -146,7 +146,7 @@ def test_a_worker_whose_own_lease_is_longer_is_not_taken_for_silent(new: Storage
 def test_it_tells_how_far_it_is(old: Storage, new: Storage) -> None:
     told: list[Progress] = []
 
-    copy(old, new, tell=told.append)
+    copy(old, new, report=told.append)
 
     assert [one.doing for one in told[:1] + told[-1:]] == ["copying tasks", "checking ticks"]
     assert all(one.done <= one.total for one in told)

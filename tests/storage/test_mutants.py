@@ -19,12 +19,11 @@ from packhorse.conformance.builders import LEASE
 from packhorse.core import transitions
 from packhorse.core.clock import DAY, SECOND
 from packhorse.core.event import Kind
-from packhorse.core.job import Job
-from packhorse.core.outcome import Failed
+from packhorse.core.job import Job, Token
+from packhorse.core.outcome import Failed, Verdict
 from packhorse.core.transitions import Transition
-from packhorse.storage.sql import held_jobs
+from packhorse.storage.engine import attempts
 from packhorse.storage.sql import transaction as sql_transaction
-from packhorse.storage.sql.held_jobs import HeldJob
 from packhorse.storage.sqlite import hot_path
 from packhorse.storage.sqlite.statements import SQL
 from packhorse.storage.sqlite.transaction import SQLiteTransaction
@@ -93,6 +92,27 @@ def in_saved(monkeypatch: pytest.MonkeyPatch, kind: Kind, bug: Callable[[Job, Jo
     monkeypatch.setattr(SQLiteTransaction, "keep", keep_wrong)
 
 
+def in_finish(
+    monkeypatch: pytest.MonkeyPatch,
+    token: Callable[[Job, Token], bool] = lambda job, token: False,
+    job: Callable[[Job], Job] = lambda job: job,
+    verdict: Callable[[Verdict], Verdict] = lambda verdict: verdict,
+) -> None:
+    """What the SQLite storage does to finish jobs that it must read: `token` says whether it takes a token for that of
+    the job, `job` and `verdict` change what it reads and returns."""
+
+    def finish_wrong(tx: SQLiteTransaction, outcomes: Any) -> list[Verdict]:
+        tx._jobs |= {name: job(one) for name, one in tx.jobs([one.token.job_id for one in outcomes]).items()}
+        taken = []
+        for outcome in outcomes:
+            held = tx.jobs([outcome.token.job_id]).get(outcome.token.job_id)
+            is_wrong = held is not None and held.owner is not None and token(held, outcome.token)
+            taken.append(replace(outcome, token=held.token) if is_wrong and held is not None else outcome)
+        return [verdict(one) for one in attempts.finish(tx, taken)]
+
+    monkeypatch.setattr(hot_path, "attempts", SimpleNamespace(finish=finish_wrong))
+
+
 # --- handing jobs over ----------------------------------------------------------------------------------------------
 
 
@@ -108,17 +128,17 @@ def the_fence_does_not_rise_when_a_job_is_rescued(monkeypatch: pytest.MonkeyPatc
 
 @mutant()
 def another_worker_may_finish_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(HeldJob, "is_held_by", lambda held, token: held.owner and held.fence == token.fence)
+    in_finish(monkeypatch, token=lambda job, token: job.fence == token.fence)
 
 
 @mutant()
 def a_late_result_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(HeldJob, "is_held_by", lambda held, token: held.owner == token.owner)
+    in_finish(monkeypatch, token=lambda job, token: job.owner == token.owner)
 
 
 @mutant()
 def a_repeated_result_is_called_stale(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(HeldJob, "was_ended_by", lambda held, token: False)
+    in_finish(monkeypatch, verdict=lambda one: Verdict.STALE if one is Verdict.REPEATED else one)
 
 
 @mutant(does("enqueue", wishes=[Wish(expires=SECOND)]), RESERVE)
@@ -153,10 +173,7 @@ def a_paused_queue_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant(ADD, RESERVE, ABORT, FAIL)
 def an_abort_is_lost_when_the_attempt_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    def settled(job: Job, *args: Any, **options: Any) -> Transition:
-        return transitions.settled(replace(job, abort_at=None, abort_reason=None), *args, **options)
-
-    in_changes(monkeypatch, held_jobs, "settled", settled)
+    in_finish(monkeypatch, job=lambda job: replace(job, abort_at=None, abort_reason=None))
 
 
 # --- time -----------------------------------------------------------------------------------------------------------
@@ -206,7 +223,12 @@ def a_tally_is_not_moved(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant()
 def an_event_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hot_path, "_record_start", lambda *_: None)
+    record = SQLiteTransaction.record
+
+    def record_no_start(tx: SQLiteTransaction, events: Any) -> None:
+        record(tx, [event for event in events if event.kind is not Kind.STARTED])
+
+    monkeypatch.setattr(SQLiteTransaction, "record", record_no_start)
 
 
 @mutant(ADD, ADD, RESERVE, FAIL, FAIL)

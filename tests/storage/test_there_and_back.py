@@ -38,7 +38,7 @@ def keep_shop(storage: Storage, clock: ManualClock) -> None:
     shop = Shop(storage, clock, Random(5))
     shop.open()
     shop.play(clock() + 2 * MINUTE, 15 * SECOND)
-    shop.steer()
+    shop.act_as_operator()
     shop.close()
 
 

@@ -21,7 +21,7 @@ def slow_after(rows: int) -> None:
             sys.stdin.readline()
 
     def copy_with_a_brake(*ends: Any, **options: Any) -> dict[str, int]:
-        return copy_storage(*ends, **{**options, "tell": stop})
+        return copy_storage(*ends, **{**options, "report": stop})
 
     copy_store.copy_storage = copy_with_a_brake
 

@@ -152,7 +152,7 @@ def test_a_limit_is_the_most_attempts(app: Packhorse, t: JobTester):
     assert app.count(state="queued") == 3
 
 
-def test_a_task_that_goes_on_for_ever_is_noticed(app: Packhorse, t: JobTester, monkeypatch: pytest.MonkeyPatch):
+def test_a_task_without_end_is_noticed(app: Packhorse, t: JobTester, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(packhorse.testing, "MOST_RUNS", 20)
 
     @app.task
@@ -212,7 +212,7 @@ def test_a_retry_waits_for_its_time(app: Packhorse, t: JobTester):
     assert job.result == "at last"
 
 
-def test_retries_that_are_due_at_once_run_in_the_same_drain(app: Packhorse, t: JobTester):
+def test_retries_that_are_due_immediately_run_in_the_same_drain(app: Packhorse, t: JobTester):
     job = failing(app, 2, backoff=0).enqueue()
 
     jobs = t.drain()
@@ -254,7 +254,7 @@ def test_with_retries_of_one_queue_the_others_wait(app: Packhorse, t: JobTester)
     assert t.now == STARTED + timedelta(hours=2)
 
 
-def test_a_task_that_snoozes_for_ever_is_noticed(app: Packhorse, t: JobTester, monkeypatch: pytest.MonkeyPatch):
+def test_a_task_that_snoozes_without_end_is_noticed(app: Packhorse, t: JobTester, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(packhorse.testing, "MOST_RUNS", 20)
     app.task(name="poll")(lambda: Snooze("1h")).enqueue()
 
@@ -409,7 +409,7 @@ def test_a_task_may_end_itself(app: Packhorse, t: JobTester):
     assert again.refresh().due_at == STARTED + timedelta(hours=1)
 
 
-def test_a_job_that_is_aborted_while_it_runs_is_told_so_at_once(app: Packhorse, t: JobTester):
+def test_a_job_that_is_aborted_while_it_runs_notices_immediately(app: Packhorse, t: JobTester):
     @app.task
     def work() -> str:
         job = current_job()
@@ -515,7 +515,7 @@ def test_an_error_of_a_handler_may_be_raised_here(app: Packhorse, t: JobTester):
         t.drain(raises=True)
 
 
-def test_arguments_that_do_not_fit_are_told(app: Packhorse, t: JobTester):
+def test_arguments_that_do_not_fit_are_reported(app: Packhorse, t: JobTester):
     @app.task
     def double(n: int) -> int:
         return 2 * n
@@ -644,26 +644,26 @@ def test_assertions_hold_or_say_what_there_is(t: JobTester, send: Any):
     )
 
 
-def test_a_wrong_number_is_told(t: JobTester, send: Any):
+def test_a_wrong_number_is_reported(t: JobTester, send: Any):
     send.enqueue(1)
 
     with pytest.raises(AssertionError, match=re.escape("1 job of send() was enqueued instead of 2; ")):
         t.assert_enqueued(send, count=2)
 
 
-def test_what_should_not_be_there_is_told(t: JobTester, send: Any):
+def test_unexpected_jobs_are_reported(t: JobTester, send: Any):
     send.enqueue(1)
 
     with pytest.raises(AssertionError, match=re.escape("send() was enqueued, and should not have been")):
         t.assert_not_enqueued(send)
 
 
-def test_nothing_is_told_as_nothing(t: JobTester, send: Any):
+def test_an_empty_list_is_reported(t: JobTester, send: Any):
     with pytest.raises(AssertionError, match=re.escape("no job of send() was enqueued; nothing was")):
         t.assert_enqueued(send)
 
 
-def test_of_very_many_ten_are_told(t: JobTester, send: Any):
+def test_of_very_many_ten_are_listed(t: JobTester, send: Any):
     for user_id in range(12):
         send.enqueue(user_id)
 
@@ -765,7 +765,7 @@ def test_the_plugin_is_announced_to_pytest():
     assert project["entry-points"]["pytest11"] == {"packhorse": "packhorse.contrib.pytest_plugin"}
 
 
-def test_a_job_in_a_transaction_of_the_users_own_is_there_at_once():
+def test_a_job_in_the_users_own_transaction_exists_immediately():
     app = Packhorse("sqlite:///nowhere.db")
     task = app.task(len)
     with testing(app) as t:

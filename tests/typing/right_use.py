@@ -110,6 +110,10 @@ async def coroutines_see_the_same() -> None:
     assert_type(await fetch("a"), list[int])
     assert_type(await send_notice.aenqueue_in(5, 1), JobHandle[str])
     assert_type(await app.aenqueue_many([fetch.call("a")]), list[JobHandle[list[int]]])
+    assert_type(await app.acount(state="dead", queue="mail"), int)
+    assert_type(await app.apause("mail", by="ann", duration="2h"), bool)
+    assert_type(await job.aabort(by="ann"), JobHandle[list[int]])
+    assert_type(await job.aset_priority(9), JobHandle[list[int]])
     async for found in app.ajobs(state="failed"):
         assert_type(found, JobHandle[Any])
 

@@ -76,3 +76,5 @@ async def wrong_use_of_coroutines() -> None:
     await send_notice.enqueue(7)  # type: ignore[misc]
     await fetch.aenqueue(7)  # type: ignore[arg-type]
     takes_text(await (await fetch.aenqueue("a")).aresult())  # type: ignore[arg-type]
+    await app.acount(state=5)  # type: ignore[arg-type]
+    await app.apause(5)  # type: ignore[arg-type]

@@ -45,7 +45,7 @@ def hundreds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(sqlite3, "connect", connect_counted)
     monkeypatch.setattr(lists, "AT_MOST", BOUND)
     monkeypatch.setattr(lists, "AT_A_TIME", BOUND)
-    monkeypatch.setattr(lists.Index, "ids_at_once", BOUND)
+    monkeypatch.setattr(lists.Index, "ids_at_a_time", BOUND)
     monkeypatch.setattr(reader, "_PATIENCE", 0.0)
     monkeypatch.setattr(reader, "_LOOKING", 0.0)
     monkeypatch.setattr(reader, "_COUNTED", BOUND)

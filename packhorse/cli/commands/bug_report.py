@@ -14,9 +14,9 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from packhorse.cli.commands.doctor import Subjects
-from packhorse.cli.context import operator
+from packhorse.cli.context import CommandContext, operator
 from packhorse.cli.errors import masked
 from packhorse.cli.output import escape
 from packhorse.core.clock import HOUR, to_datetime
@@ -24,9 +24,10 @@ from packhorse.core.errors import SettingsError
 from packhorse.core.job import State
 from packhorse.core.settings import NAMES
 from packhorse.core.version import __version__
-from packhorse.monitor.health import Finding, Verdict
+from packhorse.monitor.health import Facts, Finding, Verdict
 from packhorse.monitor.stats import run_stats
 from packhorse.monitor.text import count_text
+from packhorse.storage import Storage
 from packhorse.storage.records import Span
 
 _DRIVERS = ("msgspec", "click", "cronsim", "starlette", "uvicorn", "hiredis", "psycopg", "PyMySQL")
@@ -56,6 +57,14 @@ def _finding(finding: Finding) -> str:
     is_bad_filter = finding.name == "filters" and finding.verdict is Verdict.BAD
     sentence = f"{finding.sentence.partition(': ')[0]}: cannot be used" if is_bad_filter else finding.sentence
     return f"{finding.verdict:<4} {finding.name}: {sentence}"
+
+
+class Subjects(NamedTuple):
+    """What the doctor checks; without a storage, only what needs none."""
+
+    context: CommandContext
+    storage: Storage | None = None
+    facts: Facts | None = None
 
 
 class Redaction:

@@ -1,4 +1,4 @@
-"""The settings of this call, and where each came from: `packhorse config`."""
+"""`packhorse config` shows the settings, `packhorse completion` prints completion scripts."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def _complete(ctx: click.Context, parameter: click.Parameter, part: str) -> list
 
 @command("config", "packhorse config", "packhorse config url", "PACKHORSE_LEASE=1m packhorse config --set", pages=True)
 @click.argument("names", nargs=-1, metavar="[NAME...]", shell_complete=_complete)
-@click.option("--set", "only_set", is_flag=True, help="Only those that were set somewhere.")
+@click.option("--set", "only_set", is_flag=True, help="Only settings that were set.")
 def config(context: CommandContext, names: tuple[str, ...], only_set: bool) -> None:
-    """Every setting, its value, and where that came from: an option, the environment, [tool.packhorse] in
-    pyproject.toml, or the default. One NAME prints its value alone. Passwords are not shown."""
+    """Every setting, its value, and where it comes from: an option, the environment, [tool.packhorse] in
+    pyproject.toml, or the default. With one NAME, print only its value. Passwords are masked."""
     settings = context.settings
     rows = [
         (name, settings.shown(name), option_or_source(settings, name))
@@ -43,7 +43,9 @@ def config(context: CommandContext, names: tuple[str, ...], only_set: bool) -> N
     elif len(names) == 1:
         say(escape(rows[0][1] if rows else ""))
     elif not rows:
-        context.note("None is set: all have their defaults. Set one: PACKHORSE_URL, or [tool.packhorse] url")
+        context.note(
+            "No setting is set: all have their defaults. To set one: PACKHORSE_URL, or url in [tool.packhorse]"
+        )
     else:
         columns = [Column("SETTING"), Column("VALUE", flexible=True), Column("FROM", style=_source_style)]
         print_table(columns, rows)

@@ -55,7 +55,7 @@ def copy_store(
             filled,
             patience=timeout / SECOND,
             lease=context.settings.lease,
-            tell=lambda one: _draw(bar, one),
+            report=lambda one: _draw(bar, one),
         )
     except PackhorseError as error:
         if "--cancel" not in (error.hint or ""):

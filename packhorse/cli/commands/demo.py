@@ -1,4 +1,4 @@
-"""`packhorse demo`: everything moving within seconds, on a storage that is thrown away."""
+"""`packhorse demo`: sample jobs of every kind on a temporary storage."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ from packhorse.core.job import FINAL, HELD
 from packhorse.monitor.text import count_text
 from packhorse.storage import open_storage
 
-_LONGEST = 90.0
+_TIMEOUT = 90.0
 
 
 @command("demo", "packhorse demo", "packhorse demo --once")
-@click.option("--once", is_flag=True, help="End when the sample is done, also on a terminal.")
+@click.option("--once", is_flag=True, help="Exit when the sample is done, also on a terminal.")
 def demo(context: CommandContext, once: bool) -> int:
-    """See it work: sample jobs of every kind on a temporary SQLite file, some of which fail on purpose. On a terminal
-    it goes on until Ctrl-C; otherwise it ends when the sample is done."""
-    goes_on = sys.stdout.isatty() and not once
+    """See it work: sample jobs of every kind on a temporary SQLite file. Some fail on purpose. On a terminal it runs
+    until Ctrl-C, else until the sample is done."""
+    keeps_running = sys.stdout.isatty() and not once
     with tempfile.TemporaryDirectory(prefix="packhorse-demo-") as folder:
         url = f"sqlite:///{Path(folder) / 'jobs.db'}"
         sample.app.use(open_storage(url))
         with _workers(url):
-            jobs = _send(folder)
-            _say_where(url, goes_on)
-            is_done = _steer_and_wait(jobs)
+            jobs = _enqueue(folder)
+            _print_start(url, keeps_running)
+            is_done = _abort_and_wait(jobs)
             _summary(jobs)
-            if goes_on:
-                _go_on()
+            if keeps_running:
+                _keep_running()
         sample.app.close()
     return ExitCode.OK if is_done else ExitCode.TIMED_OUT
 
 
 @contextmanager
 def _workers(url: str) -> Iterator[None]:
-    """A foreman with two workers, as `packhorse work` starts it. The table tells what failed; no log does besides."""
+    """A foreman with two workers, as `packhorse work` starts it. The table shows what failed, so it logs nothing."""
     words = ["work", "packhorse.cli.commands.sample:app", "--url", url, "--min", "2", "--max", "2", "-c", "5"]
     worker = subprocess.Popen(
         [sys.executable, "-m", "packhorse", *words, "--quiet", "--log-level", "critical", "--parent", str(os.getpid())],
@@ -64,8 +64,8 @@ def _workers(url: str) -> Iterator[None]:
             worker.kill()
 
 
-def _send(folder: str) -> dict[str, JobHandle[object]]:
-    """One job or more of every kind."""
+def _enqueue(folder: str) -> dict[str, JobHandle[object]]:
+    """Enqueue jobs of every kind."""
     for number in range(200):
         sample.fibonacci.enqueue(number)
     return {
@@ -82,24 +82,24 @@ def _send(folder: str) -> dict[str, JobHandle[object]]:
     }
 
 
-def _say_where(url: str, goes_on: bool) -> None:
+def _print_start(url: str, keeps_running: bool) -> None:
     say(f"Two workers run 210 sample jobs and a schedule on {url}")
-    if goes_on:
+    if keeps_running:
         say("Look at it from another terminal:")
         for words in ("web", "jobs", "jobs dead", "queues", "workers", "events -f"):
             say(f"  packhorse {words} --url {url}")
     say("")
 
 
-def _steer_and_wait(jobs: dict[str, JobHandle[object]]) -> bool:
-    """Abort the one that would never end, once it runs, and wait for all."""
-    until = time.monotonic() + _LONGEST
-    told: set[str] = set()
+def _abort_and_wait(jobs: dict[str, JobHandle[object]]) -> bool:
+    """Abort the job that would never end, once it runs, and wait for all."""
+    until = time.monotonic() + _TIMEOUT
+    aborted: set[str] = set()
     while time.monotonic() < until:
         for name, job in jobs.items():
             job.refresh()
-            if name == "aborted" and job.state in HELD and name not in told:
-                told.add(name)
+            if name == "aborted" and job.state in HELD and name not in aborted:
+                aborted.add(name)
                 job.abort(by="the demo")
         if (
             all(job.state in FINAL for job in jobs.values())
@@ -111,11 +111,11 @@ def _steer_and_wait(jobs: dict[str, JobHandle[object]]) -> bool:
 
 
 def _summary(jobs: dict[str, JobHandle[object]]) -> None:
-    say(f"{'JOB':22}{'STATE':12}{'ATTEMPTS':>9}{'HALTS':>7}  WHAT CAME OF IT")
+    say(f"{'JOB':22}{'STATE':12}{'ATTEMPTS':>9}{'HALTS':>7}  RESULT OR ERROR")
     for name, job in jobs.items():
         record = job.refresh().record
-        came = record.result if record.error is None else (job.error.summary() if job.error else "")
-        say(f"{name:22}{record.state:12}{record.attempts:>9}{record.halts:>7}  {(came or '')[:60]}")
+        result = record.result if record.error is None else (job.error.summary() if job.error else "")
+        say(f"{name:22}{record.state:12}{record.attempts:>9}{record.halts:>7}  {(result or '')[:60]}")
     counts = sample.app.storage.totals()
     ticks = sample.app.storage.ticks("tick")
     say("")
@@ -127,8 +127,8 @@ def _summary(jobs: dict[str, JobHandle[object]]) -> None:
     )
 
 
-def _go_on() -> None:
-    say("\nThe schedule goes on. Ctrl-C ends the demo.")
+def _keep_running() -> None:
+    say("\nThe schedule keeps running. Ctrl-C ends the demo.")
     try:
         while True:
             sample.fibonacci.enqueue(os.getpid() % 100)

@@ -1,4 +1,4 @@
-"""`packhorse dev`: run jobs while you write them. A foreman whose workers are replaced on save, and the web beside."""
+"""`packhorse dev`: a foreman that replaces its workers when a file is saved, and the web pages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from packhorse.cli.commands.web import PORT_OPTION, WEB_OPTIONS, check_web, redact_option, web_beside
-from packhorse.cli.commands.work import app_and_settings, crew_options, make_foreman, tell_start
+from packhorse.cli.commands.work import app_and_settings, make_foreman, report_start, worker_options
 from packhorse.cli.context import CommandContext
 from packhorse.cli.options import command
 from packhorse.cli.output import say
@@ -25,15 +25,15 @@ from packhorse.core.settings import Settings
 from packhorse.foreman.liveness import STATUS_LOG
 from packhorse.foreman.signals import Signals
 
-_LOOK_FOR_CHANGES = 0.5
-_REST = 20  # times as long as a look took
+_CHECK_EVERY = 0.5
+_PAUSE_FACTOR = 20  # pause this many times as long as a check took
 _INSTALLED = frozenset({"node_modules", "site-packages"})
 _VENV = "pyvenv.cfg"  # every virtual environment has one
 
 
 @command("dev", "packhorse dev", "packhorse dev jobs.py -c 2", "packhorse dev --port 8080", "packhorse dev --no-web")
 @click.argument("target", required=False)
-@crew_options
+@worker_options
 @PORT_OPTION
 @click.option("--no-web", is_flag=True, help="Serve no web pages.")
 @redact_option
@@ -45,11 +45,11 @@ def dev(
     redact: tuple[str, ...] | None,
     **options: Any,
 ) -> int:
-    """Run jobs while you write them: as `up`, with a line for each job that begins and ends, and workers that are
-    replaced whenever a Python file here is saved. The web pages are at port 5040, or at a free one if that is taken;
-    with --port, there and nowhere else."""
+    """Run jobs and the web pages while you write code: as `up`, with a line for each job that starts and ends, and with
+    workers that are replaced when a Python file here is saved. The web pages are on port 5040, or on a free one if that
+    is in use; with --port, only there."""
     if no_web and port is not None:
-        raise BadValue("--port says where the web is, and --no-web that there is none", hint="leave one of them out")
+        raise BadValue("--port and --no-web exclude each other", hint="leave one of them out")
     with Signals() as signals:
         return _dev(context, target, port, no_web, redact, signals, options)
 
@@ -63,19 +63,19 @@ def _dev(
     signals: Signals,
     options: dict[str, Any],
 ) -> int:
-    seen = _saved(Path.cwd())  # before anything is imported: whatever is saved from here on is not what runs
+    seen = _saved(Path.cwd())  # before anything is imported: what is saved from now on is not what runs
     target = target or context.settings.app or find_target()
     app, settings = app_and_settings(context, target, options)
     web_options = None if no_web else _web_options(settings, {**WEB_OPTIONS, "port": port, "redact": redact})
     STATUS_LOG.setLevel(
         max(logging.WARNING, logging.getLogger("packhorse").getEffectiveLevel())
-    )  # jobs say more than these
-    # It gives up until the next save, which may mend it.
+    )  # the lines of jobs say more
+    # It gives up until the next save, which may fix the error.
     foreman = make_foreman(app, settings, target, {**options, "log_jobs": True}, signals, is_dev=True)
-    tell_start(app, settings, target, options["log_format"], options.get("queues"))
+    report_start(app, settings, target, options["log_format"], options.get("queues"))
     if options["log_format"] == "text":
         say("Workers are replaced when a Python file here is saved.", err=True)
-        _tell_how_to_begin(app)
+        _suggest_first_job(app)
     over = threading.Event()
     watch = threading.Thread(target=_watch, args=(Path.cwd(), seen, foreman.request_restart, over), daemon=True)
     watch.start()
@@ -88,8 +88,7 @@ def _dev(
 
 
 def _web_options(settings: Settings, options: dict[str, Any]) -> dict[str, Any]:
-    """At the port that was asked for, which must be free; else where the settings say, or at a free one if somebody has
-    that, such as another `dev`."""
+    """On the requested port, which must be free; else on that of the settings, or on a free one if that is in use."""
     try:
         check_web(settings, options, "packhorse dev")
     except BadValue:
@@ -99,10 +98,10 @@ def _web_options(settings: Settings, options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _tell_how_to_begin(app: Packhorse) -> None:
-    """Whoever has no job yet is told how to get one."""
+def _suggest_first_job(app: Packhorse) -> None:
+    """If there is no job yet, say how to enqueue one."""
     task = next(iter(app.registry), None)
-    with contextlib.suppress(StorageError):  # the foreman will say what is wrong with it
+    with contextlib.suppress(StorageError):  # the foreman reports a storage that does not answer
         if task is None or any(queue.counts for queue in app.storage.queues()):
             return
         needed = "".join(f" {name}=…" for name, _, is_needed, _ in task.signature.described() if is_needed)
@@ -113,10 +112,10 @@ def _tell_how_to_begin(app: Packhorse) -> None:
 
 
 def _watch(directory: Path, seen: dict[Path, int], restart: Callable[[], None], over: threading.Event) -> None:
-    """Ask for a rolling restart when a Python file has been saved since it was `seen`. Where there are very many files,
-    it looks less often: looking takes a twentieth of a core at most."""
+    """Ask for a rolling restart when a Python file is saved. With very many files it checks less often, to use a
+    twentieth of a core at most."""
     took = 0.0
-    while not over.wait(max(_LOOK_FOR_CHANGES, _REST * took)):
+    while not over.wait(max(_CHECK_EVERY, _PAUSE_FACTOR * took)):
         began = time.thread_time()
         now = _saved(directory)
         took = time.thread_time() - began
@@ -128,8 +127,7 @@ def _watch(directory: Path, seen: dict[Path, int], restart: Callable[[], None], 
 
 
 def _saved(directory: Path) -> dict[Path, int]:
-    """When each Python file here was saved; what is hidden or installed is left out, virtual environments among it,
-    whatever they are called."""
+    """When each Python file here was saved, without hidden directories, installed packages and virtual environments."""
     found: dict[Path, int] = {}
     for folder, folders, files in os.walk(directory):
         if _VENV in files and Path(folder) != directory:

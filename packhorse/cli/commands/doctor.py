@@ -12,7 +12,6 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 
@@ -51,14 +50,6 @@ _MAX_PAGES = 5  # of a queue that counts more held jobs than workers hold
 _STYLES = {Verdict.OK: "green", Verdict.NOTE: "yellow", Verdict.BAD: "red"}
 
 
-class Subjects(NamedTuple):
-    """What the doctor checks; without a storage, only what needs none."""
-
-    context: CommandContext
-    storage: Storage | None = None
-    facts: Facts | None = None
-
-
 @command(
     "doctor",
     "packhorse doctor",
@@ -71,11 +62,11 @@ class Subjects(NamedTuple):
 def doctor(context: CommandContext, report: bool) -> int:
     """Check settings, app, storage, workers, queues and schedules, and say how to fix what is wrong. The exit code is 6
     if something is. --quiet shows only problems. Unlike other commands that read, it imports your app."""
-    findings, subjects = _examine(context)
+    findings, storage, facts = _examine(context)
     if report:
-        from packhorse.cli.commands.bug_report import report_lines  # slow to load, and rarely needed
+        from packhorse.cli.commands.bug_report import Subjects, report_lines  # slow to load, and rarely needed
 
-        for line in report_lines(subjects, findings):
+        for line in report_lines(Subjects(context, storage, facts), findings):
             say(line)
         return ExitCode.OK
     for finding in findings:
@@ -89,12 +80,13 @@ def doctor(context: CommandContext, report: bool) -> int:
     return ExitCode.OK if all(finding.is_ok for finding in findings) else ExitCode.UNHEALTHY
 
 
-def _examine(context: CommandContext) -> tuple[list[Finding], Subjects]:
+def _examine(context: CommandContext) -> tuple[list[Finding], Storage | None, Facts | None]:
+    """What the checks find, and the storage if it answers."""
     try:
         settings = context.settings
     except SettingsError as error:
         found = [_bad("settings", problem, "packhorse config") for problem in error.problems]
-        return found, Subjects(context)
+        return found, None, None
     findings = [finding for check in LOCAL_CHECKS for finding in _run(check, context)]
     try:
         storage = context.storage
@@ -103,12 +95,12 @@ def _examine(context: CommandContext) -> tuple[list[Finding], Subjects]:
     except PackhorseError as error:
         source = f" (from {error.source})" if isinstance(error, CommandError) and error.source else ""
         findings.append(_bad("reach", f"{error.what}{source}", "; ".join((error.hint or "").splitlines()) or None))
-        return findings, Subjects(context)
+        return findings, None, None
     findings.append(_ok("reach", f"{settings.shown('url')} answers"))
     is_moved = facts.move is not None and facts.move.stage is Stage.MOVED
     for check in STORAGE_CHECKS if is_moved else (*STORAGE_CHECKS, *JOB_CHECKS):
         findings += _run(check, storage, facts)
-    return findings, Subjects(context, storage, facts)
+    return findings, storage, facts
 
 
 def _run(check: Callable[..., Iterator[Finding]], *subjects: object) -> list[Finding]:
@@ -254,8 +246,11 @@ def _latency(storage: Storage, facts: Facts) -> Iterator[Finding]:
 
 
 def _problems(storage: Storage, facts: Facts) -> Iterator[Finding]:
-    for finding in health.storage(facts):
-        yield finding._replace(fix=None if finding.verdict is Verdict.OK else "packhorse storage")
+    problems = [each for each in health.storage(facts) if each.verdict is not Verdict.OK]
+    for problem in problems:
+        yield problem._replace(fix="packhorse storage")
+    if not problems:
+        yield _ok("storage", f"{facts.health.kind} {facts.health.version} reports no problems")
     for note in facts.health.notes:
         summary, _, hint = note.partition(": ")
         yield _note("storage", summary, hint or "packhorse storage")

@@ -1,7 +1,7 @@
-"""`packhorse export` and `packhorse import`: jobs as lines of JSON.
+"""`packhorse export` and `packhorse import`: jobs as JSON lines.
 
-An export has the jobs themselves, not their events or log lines: it is for archives, other programs and other
-environments. `copy-store` moves a whole storage. An import enqueues, so each job begins a life of its own.
+An export has the jobs without their events and log lines, for archives, other programs and other environments.
+`copy-store` moves a whole storage. An import enqueues the jobs as new ones.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from packhorse.monitor.filters import expand_names, find_all, parse_words_apart,
 from packhorse.storage import Storage
 from packhorse.storage.records import Enqueued, Filter, Placement
 
-_AT_ONCE = 500
+_BATCH_SIZE = 500
 _JSON_TEXTS = ("args", "result", "error", "backoff", "meta")
 _line = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -33,9 +33,9 @@ _line = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 @command("export", "packhorse export dead since:2d > dead.jsonl", "packhorse export queue:mail | gzip > mail.jsonl.gz")
 @click.argument("words", nargs=-1, metavar="[FILTER...]")
 def export(context: CommandContext, words: tuple[str, ...]) -> None:
-    """Print jobs as JSON, one on each line, with all their fields; of every job, or of those that fit the filter.
-    Times and durations are microseconds, as they are stored."""
-    refuse_beside("an export", "fields", hint="an import wants all of them; packhorse jobs --fields prints some")
+    """Print jobs as JSON, one on each line, with all their fields: every job, or those that match the filter. Times and
+    durations are microseconds, as stored."""
+    refuse_beside("an export", "fields", hint="an import needs all of them; packhorse jobs --fields prints some")
     storage = context.storage
     now = storage.now()
     where = parse_words_apart(expand_names(words, usable_filters(context.settings, now)), now) if words else Filter()
@@ -56,17 +56,17 @@ def _exported(job: Job) -> str:
 
 @command("import", "packhorse import dead.jsonl --again", "zcat mail.jsonl.gz | packhorse import -")
 @click.argument("file", metavar="FILE|-")
-@click.option("--again", is_flag=True, help="Also jobs that had ended, or were running: they run again from the start.")
-@click.option("--yes", is_flag=True, help="Nothing is asked here; it may be said as to other commands on many jobs.")
+@click.option("--again", is_flag=True, help="Also finished and running jobs: they run again from the start.")
+@click.option("--yes", is_flag=True, help="Has no effect: import never asks.")
 def import_(context: CommandContext, file: str, again: bool, yes: bool) -> int:
-    """Enqueue the jobs of an export: those that waited, each with its id, its time, its priority and its options. An id
-    that is there already is skipped, so the same file may be imported twice. Tries are counted anew."""
+    """Enqueue the waiting jobs of an export, each with its id, time, priority and options. A job whose id exists
+    already is skipped, so a file may be imported twice. Attempts count from zero."""
     client = context.writing_client()
     outcomes: Counter[str] = Counter()
     with _opened(file) as lines:
         try:
             _import_all(client.storage, _jobs_in(lines, file), again, outcomes)
-        except BaseException:  # Ctrl-C too: what is in already is told
+        except BaseException:  # also after Ctrl-C: report what was imported
             if outcomes:
                 _tell(context, outcomes)
             raise
@@ -80,7 +80,7 @@ def _opened(file: str) -> BinaryIO:
     try:
         return Path(file).open("rb")
     except OSError as error:
-        hint = "name a file that packhorse export wrote, or - for stdin"
+        hint = "name a file from packhorse export, or - for stdin"
         raise CommandError(f"cannot read {file}", ExitCode.NOT_FOUND, why=error.strerror, hint=hint) from error
 
 
@@ -95,8 +95,12 @@ def _jobs_in(lines: BinaryIO, file: str) -> Iterator[Job]:
                     f"line {number} of {file} is not an exported job",
                     ExitCode.USAGE,
                     why=str(error),
-                    hint=("nothing is in yet: " if is_first else "the lines before it are in, and skipped next time: ")
-                    + "mend it and import the file again",
+                    hint=(
+                        "nothing was imported: "
+                        if is_first
+                        else "the lines before it were imported, and are skipped next time: "
+                    )
+                    + "correct it and import the file again",
                 ) from error
             is_first = False
             yield job
@@ -116,11 +120,11 @@ def _import_all(storage: Storage, jobs: Iterator[Job], again: bool, outcomes: Co
             if job.state in WAITING or again:
                 batch.append(_new(job))
             else:
-                outcomes[f"left out: {job.state}"] += 1
-            if len(batch) == _AT_ONCE:
+                outcomes[f"skipped: {job.state}"] += 1
+            if len(batch) == _BATCH_SIZE:
                 _put(storage, batch, outcomes)
                 batch = []
-    except CommandError:  # of a line that is no job: those before it go in
+    except CommandError:  # an invalid line: import those before it
         _put(storage, batch, outcomes)
         raise
     _put(storage, batch, outcomes)
@@ -136,11 +140,11 @@ def _put(storage: Storage, batch: list[NewJob], outcomes: Counter[str]) -> None:
 def _outcome(new: NewJob, answer: Enqueued) -> str:
     if answer.placement is Placement.ADDED:
         return "enqueued"
-    return "there already" if answer.job_id == new.id else "left out: a unique twin waits"
+    return "exist already" if answer.job_id == new.id else "skipped: a unique twin waits"
 
 
 def _new(job: Job) -> NewJob:
-    """The call that this job was."""
+    """The job as a new one."""
     return NewJob(
         id=job.id,
         task=job.task,
@@ -168,4 +172,4 @@ def _tell(context: CommandContext, outcomes: Counter[str]) -> None:
         context.print_json(dict(sorted(outcomes.items())))
     else:
         parts = [f"{number:,} {escape(outcome)}" for outcome, number in sorted(outcomes.items())]
-        say(", ".join(parts) or "there are no jobs in it")
+        say(", ".join(parts) or "the file has no jobs")

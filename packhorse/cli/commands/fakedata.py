@@ -1,7 +1,7 @@
-"""`packhorse fakedata`: a storage with a believable history, so that pages and commands can be judged.
+"""`packhorse fakedata`: fill a storage with made-up jobs, to look at pages and commands.
 
-A small shop is played through on a turned clock, by way of the storage contract, so that jobs, events, failures, charts
-and logs are what a real shop would have left behind. With --live it goes on by the clock on the wall.
+It simulates a small shop with a manual clock through the storage contract, so that jobs, events, failures, charts and
+logs look real. With --live it continues in real time.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ _EARLIER_STEP = 5 * MINUTE
 _BATCH = 500
 _FIGURES = {"rss": 96 << 20, "max_rss": 512 << 20}
 _FAILS_AGAIN = 0.6
-_GIVES_UP = 0.02  # the share of failures that no retry policy tries again
-_VERSIONS = ("9d01a7e", "4f2c1b8")  # of the shop's own code; the second is deployed on the way
+_GIVES_UP = 0.02  # the share of failures that are not retried
+_VERSIONS = ("9d01a7e", "4f2c1b8")  # of the shop's code, before and after a deployment
 _DEPLOYED = 50 * MINUTE  # before the end
 
 
 class Kind(NamedTuple):
-    """A task of the shop: how many come in a minute, how long one takes, how often it fails and how."""
+    """A task of the shop: jobs per minute, run time, share of failures, and errors."""
 
     name: str
     queue: str
     a_minute: float
     takes: float  # seconds
     fails: float
-    errors: tuple[tuple[str, str, str], ...]  # type, message, place; those behind the first came with the new version
+    errors: tuple[tuple[str, str, str], ...]  # type, message, place; the later ones appear with the new version
     make: Callable[[random.Random], dict[str, Any]]
     priority: int = 1
 
@@ -104,37 +104,37 @@ _TRACE = """Traceback (most recent call last):
 
 
 @command("fakedata", "packhorse fakedata --url sqlite:///shop.db", "packhorse fakedata --url sqlite:///shop.db --live")
-@click.option("--hours", type=click.IntRange(0, 72), default=2, show_default=True, help="Of busy history.")
-@click.option("--live", is_flag=True, help="Then go on by the clock on the wall, until Ctrl-C.")
-@click.option("--seed", type=int, default=7, show_default=True, help="The same number makes the same history.")
-@click.option("--yes", is_flag=True, help="Also into a storage that has jobs already.")
+@click.option("--hours", type=click.IntRange(0, 72), default=2, show_default=True, help="Hours of busy history.")
+@click.option("--live", is_flag=True, help="Then continue in real time, until Ctrl-C.")
+@click.option("--seed", type=int, default=7, show_default=True, help="The same number gives the same history.")
+@click.option("--yes", is_flag=True, help="Also fill a storage that has jobs.")
 def fakedata(context: CommandContext, hours: int, live: bool, seed: int, yes: bool) -> None:
-    """Fill a storage with a believable history of made-up jobs: some complete, some fail, `foobar` piles up. For
-    looking at pages and commands; not for a storage that you need."""
-    turned = clock.ManualClock(clock.now() - DAY * 2)
-    storage = context.closing(open_storage(context.settings.url, now=turned))
+    """Fill a storage with made-up jobs, to look at pages and commands: some complete, some fail, and `foobar` jobs pile
+    up. Do not use a storage that you need."""
+    manual_clock = clock.ManualClock(clock.now() - DAY * 2)
+    storage = context.closing(open_storage(context.settings.url, now=manual_clock))
     if storage.count(Filter()).number and not yes:
         raise CommandError(
-            f"{context.settings.shown('url')} has jobs already",
+            f"{context.settings.shown('url')} has jobs",
             ExitCode.REFUSED,
             hint=f"name another: --url sqlite:///{_new_file()}, or say --yes",
         )
-    shop = Shop(storage, turned, random.Random(seed))
+    shop = Shop(storage, manual_clock, random.Random(seed))
     until = clock.now()
     shop.open()
     shop.play(until - hours * HOUR, _EARLIER_STEP, share=0.08)
     shop.play(until - min(hours * HOUR, _DEPLOYED), _STEP)
     shop.deploy()
     shop.play(until, _STEP)
-    shop.steer()
+    shop.act_as_operator()
     shop.beat()
     numbers, where = storage.totals(), context.settings.shown("url")
     failed = count_text(numbers.get("failed", 0), "failed attempt")
     say(f"{count_text(numbers.get('added', 0), 'job')}, {failed} in {where}")
     if live:
-        _go_on(shop, turned)
+        _continue_live(shop, manual_clock)
     else:
-        context.note("Its workers fall silent now; with --live it goes on.")
+        context.note("Its workers fall silent now; --live continues.")
 
 
 def _host(place: int) -> str:
@@ -142,16 +142,16 @@ def _host(place: int) -> str:
 
 
 def _new_file() -> str:
-    """A file that is not here yet."""
+    """A file that does not exist."""
     names = (f"fake{f'-{number}' if number > 1 else ''}.db" for number in itertools.count(1))
     return next(name for name in names if not Path(name).exists())
 
 
-def _go_on(shop: Shop, turned: clock.ManualClock) -> None:
-    say("It goes on. Ctrl-C ends it.")
+def _continue_live(shop: Shop, manual_clock: clock.ManualClock) -> None:
+    say("It continues in real time. Ctrl-C ends it.")
     try:
         while True:
-            turned.set(clock.now())
+            manual_clock.set(clock.now())
             shop.step(SECOND, 1.0)
             shop.beat()
             time.sleep(1)
@@ -161,7 +161,7 @@ def _go_on(shop: Shop, turned: clock.ManualClock) -> None:
 
 
 class Shop:
-    """Plays through what a small shop would have done. `now` is turned as it goes."""
+    """Simulates a small shop; it moves the clock `now` forward."""
 
     def __init__(self, storage: Storage, now: clock.ManualClock, dice: random.Random) -> None:
         self._storage = storage
@@ -178,10 +178,10 @@ class Shop:
         self._version = _VERSIONS[0]
 
     def open(self) -> None:
-        """The crews begin, and say what they know."""
+        """Start foremen and workers, and announce tasks and schedules."""
         for place, foreman in enumerate(self._foremen):
             self._storage.join(WorkerInfo(foreman, Subject.FOREMAN, host=_host(place), pid=1_200 + place))
-            self._start_crew(place, foreman)
+            self._start_workers(place, foreman)
         options = {"max_attempts": 4, "timeout": 60 * SECOND}
         self._storage.announce(
             [TaskInfo(kind.name, kind.queue, {**options, "priority": kind.priority}) for kind in KINDS]
@@ -193,16 +193,16 @@ class Shop:
         )
         self._storage.put_schedules([self._plan(*plan) for plan in plans])
 
-    def _start_crew(self, place: int, foreman: str) -> None:
+    def _start_workers(self, place: int, foreman: str) -> None:
         queues = sorted(kind.queue for kind in KINDS)
         info = {"tasks": sorted(_BY_NAME), "python": "3.12.7", "code_version": self._version}
-        for number, worker in enumerate(who for who, chief in self._workers.items() if chief == foreman):
+        for number, worker in enumerate(who for who, of in self._workers.items() if of == foreman):
             pid = 1_210 + 10 * place + number
-            crew = WorkerInfo(worker, foreman=foreman, host=_host(place), pid=pid, queues=queues, concurrency=6)
-            self._storage.join(replace(crew, info=info))
+            worker_info = WorkerInfo(worker, foreman=foreman, host=_host(place), pid=pid, queues=queues, concurrency=6)
+            self._storage.join(replace(worker_info, info=info))
 
     def deploy(self) -> None:
-        """The crews give way to fresh ones, with another version of the code. What runs is handed back."""
+        """Replace the workers by new ones with another version of the code. Running jobs are handed back."""
         self._ending.clear()
         former, self._version = list(self._workers), _VERSIONS[1]
         for worker in former:
@@ -212,7 +212,7 @@ class Shop:
         self._load, self._done = dict.fromkeys(self._workers, 0), dict.fromkeys(self._workers, 0)
         self._slow = fresh[self._slow]
         for place, foreman in enumerate(self._foremen):
-            self._start_crew(place, foreman)
+            self._start_workers(place, foreman)
 
     def _plan(self, name: str, task: str, cron: str) -> ScheduleInfo:
         kind = _BY_NAME[task]
@@ -221,14 +221,14 @@ class Shop:
         return ScheduleInfo(name, task, cron, tz, args, kind.queue, next_at=Cron(cron, tz).next_after(self._now()))
 
     def play(self, until: int, step: int, share: float = 1.0) -> None:
-        """Turn the clock until then. A `share` of the usual jobs comes in."""
+        """Simulate until then, with a `share` of the usual jobs."""
         while self._now() + step <= until:
             self._now.set(self._now() + step)
             self.step(step, share)
         self._now.set(until)
 
     def step(self, length: int, share: float) -> None:
-        """What happens in one stretch of time."""
+        """Simulate one stretch of time."""
         self._tick()
         self._enqueue(length, share)
         self._now.turn(self._dice.uniform(0.002, 0.08))
@@ -267,7 +267,7 @@ class Shop:
         for worker in self._workers:
             room = 6 - self._load[worker] - (worker == self._slow)
             jobs = self._storage.reserve(worker, _QUEUES, room if length <= _STEP else 40) if room > 0 else []
-            if worker == self._slow and not self._has_foobar:  # one at a time, which is why that queue grows
+            if worker == self._slow and not self._has_foobar:  # one at a time, so that this queue grows
                 jobs += self._storage.reserve(worker, {"foobar": 1}, 1 if length <= _STEP else 8)
                 self._has_foobar = True
             if jobs:
@@ -297,7 +297,7 @@ class Shop:
 
     def _outcome(self, job: Job, ran: int) -> Outcome:
         kind, ago = _BY_NAME[job.task], max(0, self._now() - (job.started_at or 0) - ran)
-        # What has failed once mostly fails again: it is its arguments rather than bad luck.
+        # A job that has failed mostly fails again, as with bad arguments.
         if self._dice.random() >= (max(kind.fails, _FAILS_AGAIN) if job.failures else kind.fails):
             return Completed(job.token, json.dumps({"ok": True, "ran_ms": ran // 1_000}), ran, ago)
         if kind.name == "build_report" and self._dice.random() < 0.5:
@@ -325,8 +325,8 @@ class Shop:
                 tick = Tick(plan.name, plan.next_at, "enqueued", self._now(), new.id)
                 self._storage.tick(plan.name, plan.next_at, following, [new], [tick])
 
-    def steer(self) -> None:
-        """What operators did."""
+    def act_as_operator(self) -> None:
+        """Do what operators do."""
         dead = self._storage.find(Filter(states=frozenset({State.DEAD})), limit=12).jobs
         queued = self._storage.find(Filter(states=frozenset({State.QUEUED}), queue="foobar"), limit=8).jobs
         self._storage.retry([job.id for job in dead[:3]], by="anna")
@@ -340,7 +340,7 @@ class Shop:
         self._storage.pause_schedule("nightly-report", True, by="boris")
 
     def beat(self) -> None:
-        """All are alive."""
+        """Send the heartbeats of all processes."""
         reports: dict[str, dict[str, Any]] = {
             worker: {
                 "busy": load,
@@ -355,6 +355,6 @@ class Shop:
         self._storage.heartbeat({**reports, **{foreman: {} for foreman in self._foremen}})
 
     def close(self) -> None:
-        """The crews go, and hand back what they hold."""
+        """Stop all processes, and hand back their jobs."""
         for owner in (*self._workers, *self._foremen):
             self._storage.leave(owner)

@@ -1,4 +1,4 @@
-"""Help on a command or a topic, `packhorse help`; and the version, `packhorse version`."""
+"""Help on a command or a topic, `packhorse help`; `packhorse version`; and what `packhorse` alone shows."""
 
 from __future__ import annotations
 
@@ -20,45 +20,44 @@ from packhorse.monitor.liveness import is_alive
 
 TOPICS = {
     "exit-codes": """\
-  0  it went well
+  0  success
   1  a job ended dead or aborted, or some of many could not be changed
-  2  the command was not understood
+  2  wrong usage
   3  not found: a job, a task, a queue, a schedule, a worker, an app
-  4  the storage cannot be used, or is not there
-  5  refused: it wants --yes, or a token
+  4  the storage cannot be used, or does not exist
+  5  refused: needs --yes, or a token
   6  unhealthy (check, doctor)
   7  timed out (run --wait, wait --timeout, delete --force, stop --wait), or not
-     all jobs were looked at (jobs, as a table)
+     all jobs were searched (jobs, as a table)
 130  interrupted
-143  ended by TERM, as a shell tells it""",
+143  ended by TERM, as a shell reports it""",
     "filters": """\
-packhorse jobs, and --where of the commands that steer, take the same words.
-All of them must hold.
+packhorse jobs, and --where of the commands that change jobs, take the same
+words. All of them must match.
 
 dead, queued …           the state; also waiting, held, unfinished, finished,
                          failed
-halted                   in line again because its worker died, until it is
-                         taken once more
+halted                   queued again because its worker died
 state:dead,aborted       one of several states
 queue:mail task:resize   exactly this one; worker:ID too
-queue:mail,video         one of several; task:img.* are all that begin so
-args.user_id:42          an argument has this value; args.order.id:7 looks
-                         deeper, and of a list any member will do
-attempts:>1              how often it was begun; also >= < <= and a number
-took:>30s waited:<5m     how long its latest attempt ran, or was in line before
+queue:mail,video         one of several; task:img.* is all that begin so
+args.user_id:42          an argument has this value; args.order.id:7 is a
+                         value inside; of a list any member counts
+attempts:>1              how many attempts it had; also >= < <= and a number
+took:>30s waited:<5m     how long its last attempt ran, or waited before
 priority:5               this priority or higher; =5 is exactly this one
 since:2h until:2030-01-31T07:00
-                         when it was enqueued: a time, or so long ago
-schedule:nightly         made by this schedule
-key:…                    holds this unique key
-cause:…                  failed for this cause: packhorse failures
-error:Timeout            found in the error
+                         when it was enqueued: a time, or how long ago
+schedule:nightly         enqueued by this schedule
+key:…                    has this unique key
+cause:…                  failed with this cause: packhorse failures
+error:Timeout            the error has this text
 id:01a1                  its id begins so
 order:created            newest first; also due, finished, took (the longest
-                         runs of the latest thousand)
-text:…, or another word  found in the id, task, arguments or error; of
-                         several words each, "two words" as they stand
-@lost-mail               the words of that filter below [tool.packhorse.filters]
+                         runs of the last thousand)
+text:…, or another word  the id, task, arguments or error has this text; of
+                         several words each, "two words" as one text
+@lost-mail               the words of that filter in [tool.packhorse.filters]
 
 In a shell quote 'attempts:>1', and 'args.name:"Ann Lee"' twice.""",
     "storage": """\
@@ -70,32 +69,32 @@ postgresql://user@host/database   pip install 'packhorse[postgres]'
 mysql://user@host/database        pip install 'packhorse[mysql]'
 redis://host:6379/0               pip install 'packhorse[redis]'
 
-packhorse config url   which one it is, and packhorse config where it came from
-packhorse storage      how it is
-packhorse doctor       what is wrong with it""",
+packhorse config url   which one it is; packhorse config says why
+packhorse storage      its speed, size and problems
+packhorse doctor       checks it""",
     "settings": """\
-Every setting can be an argument of Packhorse(…), a variable PACKHORSE_NAME in
-the environment, or a line below [tool.packhorse] in pyproject.toml; the first
-of these wins. Durations are written 90s, 10m, 24h, 30d; sizes 512KiB, 1MiB.
+Every setting can be an argument of Packhorse(…), an environment variable
+PACKHORSE_NAME, or a line in [tool.packhorse] of pyproject.toml; the first of
+these counts. Durations are written 90s, 10m, 24h, 30d; sizes 512KiB, 1MiB.
 
-packhorse config         every setting, its value, and where it came from
+packhorse config         every setting, its value, and where it comes from
 packhorse config --set   those that were set
 
-Options of commands may come from the environment too: PACKHORSE_COLOR=never,
-PACKHORSE_UTC=1. Those that say what one call is about, as --where, may not.""",
+Some options can be environment variables too: PACKHORSE_COLOR=never,
+PACKHORSE_UTC=1. Options that select jobs, such as --where, cannot.""",
     "signals": """\
 To a foreman (packhorse work, up, dev):
 
-TERM, INT (Ctrl-C)   stop: running jobs may finish; once more stops at once
+TERM, INT (Ctrl-C)   stop: running jobs may finish; a second one stops now
 USR1, TSTP           quiet: take no more jobs
 HUP                  restart: replace the workers, one after the other
-TTIN                 show what every thread is doing, on stderr
+TTIN                 print the stack of every thread on stderr
 
 From another machine: packhorse stop, quiet, restart, scale, stacks""",
     "json": """\
 --json prints JSON on stdout: one object, or for lists one on each line, with
 the fields of the HTTP API. Times are ISO 8601 in UTC, durations are seconds.
-Errors come as {"error": {"code", "message", "hint"}} on stderr.""",
+Errors are {"error": {"code", "message", "hint"}} on stderr.""",
 }
 
 
@@ -127,7 +126,7 @@ def help_(context: CommandContext, topic: str | None) -> None:
 
 @command("version", "packhorse version", "packhorse version --json | jq -r .packhorse")
 def version(context: CommandContext) -> None:
-    """The version of Packhorse, and of what it runs on."""
+    """The versions of Packhorse, Python and SQLite."""
     versions = {
         "packhorse": __version__,
         "python": platform.python_version(),
@@ -153,7 +152,7 @@ _GROUPS = {
 
 
 def show(context: CommandContext, commands: Mapping[str, str]) -> None:
-    """The page. It tells of a storage, or of trouble with it, but never fails because of it."""
+    """Print the page. A problem of the storage is shown, and is no error."""
     say(f"Packhorse {__version__}: background jobs that are never lost\n")
     for name in [name for name in _FIRST if name in commands][:5]:
         say(f"  {paint(f'packhorse {name}', 'bold')}{' ' * (9 - len(name))}{commands[name]}")
@@ -167,15 +166,15 @@ def _storage_line(context: CommandContext) -> str:
         queues, workers = context.storage.queues(), context.storage.workers()
         now = context.storage.now()
     except CommandError as error:
-        return f"{escape(error.what)} yet; the first job makes it."
+        return f"{escape(error.what)} yet; the first job creates it."
     except PackhorseError as error:
         return f"{paint('error:', 'red')} {escape(str(error))}"
     counts = {
         word: sum(queue.counts.get(state, 0) for queue in queues for state in states)
         for word, states in _GROUPS.items()
     }
-    told = ", ".join(f"{number:,} {word}" for word, number in counts.items() if number) or "no jobs"
+    summary = ", ".join(f"{number:,} {word}" for word, number in counts.items() if number) or "no jobs"
     alive = [worker for worker in workers if is_alive(worker, now, context.settings.lease)]
     number = sum(worker.subject is Subject.WORKER for worker in alive)
-    crew = {0: "no worker is running", 1: "1 worker is running"}.get(number, f"{number} workers are running")
-    return f"{escape(name)}: {told}\n{crew}"
+    running = {0: "no worker is running", 1: "1 worker is running"}.get(number, f"{number} workers are running")
+    return f"{escape(name)}: {summary}\n{running}"

@@ -1,4 +1,4 @@
-"""The sample app of `packhorse demo`: a task of every kind, some of which fail on purpose."""
+"""The sample app of `packhorse demo`: a task of every kind. Some fail on purpose."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ app = Packhorse()
 
 @app.task
 def echo(text: str) -> str:
-    """A quick one."""
+    """A short task."""
     return text
 
 
@@ -29,7 +29,7 @@ def fibonacci(n: int) -> int:
 
 @app.task(priority=5)
 def render(pages: int) -> str:
-    """A slow one, which tells how far it is."""
+    """A long task, which reports its progress."""
     job = current_job()
     for page in range(1, pages + 1):
         job.log(f"page {page} of {pages}")
@@ -41,7 +41,7 @@ def render(pages: int) -> str:
 
 @app.task
 async def fetch(seconds: float) -> str:
-    """A coroutine, which waits."""
+    """A coroutine that waits."""
     await asyncio.sleep(seconds)
     return "fetched"
 
@@ -54,14 +54,14 @@ def fail(why: str) -> None:
 
 @app.task(isolate=True)
 def isolated(text: str) -> int:
-    """In a process of its own; what it prints goes into its log."""
+    """Runs in a process of its own; its output goes into its log."""
     print(f"{text} from process {os.getpid()}")  # noqa: T201 - that is the point
     return os.getpid()
 
 
 @app.task(isolate=True)
 def crash() -> None:
-    """Kills its process, every time: after three halts it is dead, and nobody else was harmed."""
+    """Kills its process every time: after three halts it is dead. No other job is harmed."""
     os.abort()
 
 
@@ -76,13 +76,13 @@ def crash_once(marker: str) -> str:
 
 @app.task(timeout=0.5, retries=0)
 def too_slow() -> None:
-    """Runs into its time limit, and is ended."""
+    """Exceeds its time limit, and is stopped."""
     time.sleep(60)
 
 
 @app.task
 def checkin_loop(seconds: float) -> str:
-    """Checks in until it is told to stop."""
+    """Checks in until it is asked to stop."""
     job, until = current_job(), time.monotonic() + seconds
     while time.monotonic() < until:
         if job.checkin("still at it"):

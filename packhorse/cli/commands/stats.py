@@ -1,4 +1,4 @@
-"""How tasks or queues did over time: `packhorse stats`."""
+"""Statistics: `packhorse stats` of tasks, queues or calls of the storage; `packhorse tasks`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from packhorse.monitor.text import count_text, per_second_text, share_text, shor
 from packhorse.storage import Storage
 from packhorse.storage.records import OperationTimes, Point, Span, Tally, TaskInfo
 
-_LONGEST = 90 * DAY
+_MAX_RANGE = 90 * DAY
 
 
 @command(
@@ -54,7 +54,7 @@ _LONGEST = 90 * DAY
     type=click.Choice(["task", "queue"]),
     default="task",
     show_default=True,
-    envvar="PACKHORSE_STATS_BY",  # PACKHORSE_BY is who does something
+    envvar="PACKHORSE_STATS_BY",  # PACKHORSE_BY is the operator
     help="A row for each.",
 )
 @span_option("--range", "length", default="24h", show_default=True, help="How far to look back, up to 90d.")
@@ -63,23 +63,24 @@ _LONGEST = 90 * DAY
 def stats(
     context: CommandContext, about: str | None, by: str, length: int, queue: str | None, task: str | None
 ) -> None:
-    """How attempts went: how many, how often they failed, how long they waited and ran, and who took the time.
+    """Attempts by task or queue: how many, how often they failed, how long they waited and ran, and their share of the
+    time.
 
-    HALTED are those whose worker died. They are counted apart: nobody saw how they would have ended.
+    HALTED are attempts whose worker died; they count neither as completed nor as failed.
 
-    Of 100 attempts 50 had waited in line for no longer than WAIT50, 95 no longer than WAIT95, 99 no longer than WAIT99;
-    and so they ran for no longer than RUN50, RUN95, RUN99. These are right to a fifth.
+    WAIT50, WAIT95 and WAIT99 are percentiles of the wait in the queue, RUN50, RUN95 and RUN99 of the run time, exact to
+    a fifth.
 
-    With `storage`: how the workers' calls of the storage went since they began, those first that took most of its time
-    in all. WAIT is the time before a connection or a lock was free (contention), as mean and longest; RUN the storage's
-    own time (load), also as RUN P95: of 100 calls 95 took no longer, in the worker where they were slowest.
+    With `storage`: the workers' calls of the storage since they started, those that took most time first. WAIT is the
+    time for a connection or a lock (contention), RUN the storage's own time (load); RUN P95 is that of the slowest
+    worker.
     """
     if about is not None:
-        hint = "it tells of all calls since the workers began: packhorse stats storage"
+        hint = "it counts all calls since the workers started: packhorse stats storage"
         refuse_beside("storage", "by", "length", "queue", "task", hint=hint)
         _print_storage_times(context)
         return
-    if not MINUTE <= length <= _LONGEST:
+    if not MINUTE <= length <= _MAX_RANGE:
         raise BadValue(f"--range must be from 1m to 90d, not {span_text(length)}")
     if queue is not None:
         check_queue(context.storage, queue)
@@ -101,11 +102,11 @@ def stats(
         context.note(paint(_remark(length, span), "dim", err=True))
         is_all = span is Span.TWO_DAYS and queue is None and task is None  # read already
         if not context.quiet:
-            context.note(paint(_since_ever(context.storage, found if is_all else None), "dim", err=True))
+            context.note(paint(_totals_text(context.storage, found if is_all else None), "dim", err=True))
 
 
 def _print_storage_times(context: CommandContext) -> None:
-    """As they told it themselves: this process has hardly asked anything yet."""
+    """The calls that workers report."""
     now, lease = context.storage.now(), context.settings.lease
     alive = [each for each in context.storage.workers() if is_alive(each, now, lease)]
     found = total_operation_times(alive)
@@ -113,31 +114,31 @@ def _print_storage_times(context: CommandContext) -> None:
         for each in found:
             context.print_json(operation_fields(each))
     elif not found:
-        context.note("No worker is there to tell how its calls go. How it is from here: packhorse storage")
+        context.note("No worker reports its calls. For the latency from here: packhorse storage")
     else:
         print_times(found)
-        told = sum(bool(reported_operations(each)) for each in alive)
-        rest = f"as {count_text(told, 'worker')} told; WAIT is contention, RUN is load"
+        reporting = sum(bool(reported_operations(each)) for each in alive)
+        rest = f"reported by {count_text(reporting, 'worker')}; WAIT is contention, RUN is load"
         context.note(paint(rest, "dim", err=True))
 
 
 def span_for(length: int) -> Span:
-    """The finest series that reaches so far back."""
+    """The finest series that reaches this far back."""
     return next((span for span in Span if length <= span.length), Span.NINETY_DAYS)
 
 
 def _remark(length: int, span: Span) -> str:
     finest = {"minute": "minutes", "hour": "whole hours", "day": "whole days, in UTC"}[span.level.name]
-    return f"the last {span_text(length)}, in {finest}; WAIT50 … RUN99 are right to a fifth"
+    return f"the last {span_text(length)}, in {finest}; WAIT50 … RUN99 are exact to a fifth"
 
 
-def _since_ever(storage: Storage, two_days: Sequence[Point] | None) -> str:
-    """How many attempts ended, and failed, since ever and today."""
+def _totals_text(storage: Storage, two_days: Sequence[Point] | None) -> str:
+    """How many attempts ended and failed, in all and today."""
     two_days = storage.series(Span.TWO_DAYS) if two_days is None else two_days
     today = counts_since(two_days, midnight_before(storage.now()))
-    told = (("since ever", storage.totals()), ("today", today))
+    totals = (("in all", storage.totals()), ("today", today))
     return "; ".join(
-        f"{word} {ended_attempts(counts):,} ended, {counts.get('failed', 0):,} failed" for word, counts in told
+        f"{word} {ended_attempts(counts):,} ended, {counts.get('failed', 0):,} failed" for word, counts in totals
     )
 
 
@@ -228,14 +229,14 @@ def _operation_row(times: OperationTimes) -> list[str]:
 
 
 def milliseconds(duration: int) -> str:
-    """A few digits of it: all that stand below each other are in the same unit."""
+    """The duration in milliseconds, so that a column has one unit."""
     return f"{significant(duration / 1_000)}ms"
 
 
 def trace_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command --trace, which tells beside the data what was asked of the storage for it."""
+    """Add --trace, which prints the calls of the storage on stderr."""
 
-    @click.option("--trace", is_flag=True, help="Tell on stderr what was asked of the storage, and how long that took.")
+    @click.option("--trace", is_flag=True, help="Print on stderr the calls of the storage, and their times.")
     @functools.wraps(function)
     def traced(context: CommandContext, *args: Any, trace: bool, **rest: Any) -> Any:
         try:
@@ -250,8 +251,8 @@ def trace_option(function: Callable[..., Any]) -> Callable[..., Any]:
 def _print_trace(context: CommandContext, operations: Sequence[OperationTimes]) -> None:
     calls = sum(each.calls for each in operations)
     took = sum(each.calls * (each.wait_mean + each.run_mean) for each in operations)
-    told = f"{count_text(calls, 'call')} of the storage, {milliseconds(took)} in all"
-    for line in [told, *table_lines(_OPERATION_COLUMNS, [_operation_row(each) for each in operations], None)]:
+    summary = f"{count_text(calls, 'call')} of the storage, {milliseconds(took)} in all"
+    for line in [summary, *table_lines(_OPERATION_COLUMNS, [_operation_row(each) for each in operations], None)]:
         context.note(paint(line, "dim", err=True))
 
 
@@ -269,8 +270,8 @@ TASK_COLUMNS = (
 )
 
 
-class Known(NamedTuple):
-    """A task, its jobs by state, and how they went within two days."""
+class TaskStats(NamedTuple):
+    """A task, its jobs by state, and the attempts of two days."""
 
     task: TaskInfo
     counts: Counter[State]
@@ -279,10 +280,9 @@ class Known(NamedTuple):
 
 @command("tasks", "packhorse tasks", "packhorse tasks --json | jq -r 'select(.announced_at | not) | .name'", pages=True)
 def tasks(context: CommandContext) -> None:
-    """Every task that was ever enqueued, or that a worker has announced: its jobs, and how they went in two days.
+    """Every task that was enqueued or that a worker has announced: its jobs, and its attempts in two days.
 
-    Of 100 attempts 95 had waited in line for no longer than WAIT95, and ran for no longer than RUN95. These are
-    right to a fifth.
+    WAIT95 and RUN95 are the 95th percentiles of the wait in the queue and of the run time, exact to a fifth.
     """
     context.warn_if_moved()
     storage = context.storage
@@ -297,16 +297,16 @@ def tasks(context: CommandContext) -> None:
         _print_tasks(context, found)
 
 
-def known_tasks(tasks: Sequence[TaskInfo], tallies: Sequence[Tally], points: Sequence[Point]) -> list[Known]:
-    """The tasks, with what there is to tell of each."""
+def known_tasks(tasks: Sequence[TaskInfo], tallies: Sequence[Tally], points: Sequence[Point]) -> list[TaskStats]:
+    """The tasks with their jobs and attempts."""
     counts: dict[str, Counter[State]] = {task.name: Counter() for task in tasks}
     for tally in tallies:
         counts.setdefault(tally.task, Counter())[tally.state] += tally.number
     of = stats_by_task(points)
-    return [Known(task, counts[task.name], of.get(task.name, RunStats())) for task in tasks]
+    return [TaskStats(task, counts[task.name], of.get(task.name, RunStats())) for task in tasks]
 
 
-def _print_tasks(context: CommandContext, found: Sequence[Known]) -> None:
+def _print_tasks(context: CommandContext, found: Sequence[TaskStats]) -> None:
     display = context.display
     rows = [task_cells(each, display) for each in found]
     if display.is_terminal:
@@ -320,8 +320,8 @@ def _print_tasks(context: CommandContext, found: Sequence[Known]) -> None:
         context.note(f"? No worker knows {names}")
 
 
-def task_cells(each: Known, display: Display) -> list[str]:
-    """What `TASK_COLUMNS` say of a task."""
+def task_cells(each: TaskStats, display: Display) -> list[str]:
+    """The cells of a task for `TASK_COLUMNS`."""
     is_unknown = each.task.announced_at is None
     return [
         f"{each.task.name} ?" if display.is_terminal and is_unknown else each.task.name,
@@ -341,9 +341,9 @@ _NOTHING: tuple[Any, ...] = (None, False, "", {}, [])
 
 
 def _options_text(options: dict[str, Any]) -> str:
-    """Those that were set, as they are written in the code. What the task takes is told by --json."""
-    told = {name: value for name, value in options.items() if name != "parameters" and value not in _NOTHING}
-    return " ".join(f"{name}={_option_text(name, value)}" for name, value in told.items())
+    """The options that were set, as in the code. --json has the parameters too."""
+    options_set = {name: value for name, value in options.items() if name != "parameters" and value not in _NOTHING}
+    return " ".join(f"{name}={_option_text(name, value)}" for name, value in options_set.items())
 
 
 def _option_text(name: str, value: Any) -> str:

@@ -1,4 +1,4 @@
-"""How the storage is: `packhorse storage`."""
+"""The storage: `packhorse storage` shows how it is, `packhorse migrate` updates its tables."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from packhorse.monitor.text import count_text, fact_text, significant, size_text
 from packhorse.storage import Storage
 from packhorse.storage.records import Health, Migration
 
-_TRIES = 5
+_TRIALS = 5
 
 
 class StorageFields(HealthFields, kw_only=True):
-    """The storage's health, and how long an empty write takes, in seconds; null: it takes none."""
+    """The storage's health, and how long an empty write takes, in seconds; null: it takes no writes."""
 
     write_latency: float | None
     all_connections: ConnectionTotals
@@ -35,7 +35,7 @@ class StorageFields(HealthFields, kw_only=True):
 
 @command("storage", "packhorse storage", "packhorse storage --json | jq .problems", pages=True)
 def storage(context: CommandContext) -> None:
-    """How the storage is: how quick, how large, how contended, and what an operator should know about it."""
+    """The storage: its speed, size and connections, and its problems."""
     write = _write_latency(context.storage)
     health = context.storage.health()
     connections = _connections(context)
@@ -50,7 +50,7 @@ def storage(context: CommandContext) -> None:
     for problem in health.problems:
         say(f"{paint('!', 'yellow')} {masked(escape(problem))}")
     if not health.problems:
-        say(paint("Nothing is wrong with it.", "green"))
+        say(paint("No problems.", "green"))
     for note in health.notes:
         say(f"note: {masked(escape(note))}")
 
@@ -68,10 +68,10 @@ def _connections_text(totals: ConnectionTotals) -> str:
 
 
 def _write_latency(storage: Storage) -> int | None:
-    """How long a write takes that changes nothing, in microseconds; None: it takes none."""
+    """How long an empty write takes, in microseconds; None: it takes no writes."""
     took = []
     try:
-        for _ in range(_TRIES):
+        for _ in range(_TRIALS):
             began = time.perf_counter()
             storage.heartbeat({})
             took.append(time.perf_counter() - began)
@@ -101,11 +101,11 @@ def _milliseconds(duration: int) -> str:
 
 
 @command("migrate", "packhorse migrate", "packhorse migrate --plan", "packhorse migrate --sql > for-the-dba.sql")
-@click.option("--plan", is_flag=True, help="Only say which migrations are missing.")
-@click.option("--sql", is_flag=True, help="Only print the SQL that would be run.")
+@click.option("--plan", is_flag=True, help="Only list the missing migrations.")
+@click.option("--sql", is_flag=True, help="Only print their SQL.")
 def migrate(context: CommandContext, plan: bool, sql: bool) -> int:
-    """Bring the storage's tables up to date. Safe to run from many hosts at once, and while workers of the version
-    before are running. A storage that is empty is made ready."""
+    """Update the storage's tables. It is safe to run on many hosts at the same time, and while workers of the version
+    before run. It prepares an empty storage."""
     if plan and sql:
         raise CommandError("--plan and --sql exclude each other", ExitCode.USAGE)
     storage = open_for_writing(context.settings)

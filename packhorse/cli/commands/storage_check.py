@@ -1,5 +1,4 @@
-"""`packhorse storage-check`: does a storage that somebody has written keep the contract? Runs the suite that our own
-storages pass (`packhorse/conformance/`)."""
+"""`packhorse storage-check`: test a storage of your own with the suite that our storages pass (`conformance/`)."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from packhorse.conformance.runner import FailedCheck, Result
 
 _SHOWN_LINES = 12
-"""Of what a failed check says; all of it with -v."""
+"""Lines of a failed check; -v shows all."""
 
 
 @command(
@@ -29,12 +28,12 @@ _SHOWN_LINES = 12
     "packhorse storage-check 'sqlite:////tmp/{}.db' --json | jq .passed",
 )
 @click.argument("storage")
-@click.option("--only", default="", metavar="TEXT", help="Only the checks whose name has this text.")
+@click.option("--only", default="", metavar="TEXT", help="Only checks with this text in their name.")
 def storage_check(context: CommandContext, storage: str, only: str) -> int:
-    """Does a storage keep the contract? STORAGE is module:Class, called with now= for every check; or module:function
-    that answers the address of an empty storage; or an address in which {} stands for something new each time. Ends
-    with 0 if it passes every check, with 1 if not, and with 2 if there is nothing to check or it is not empty: what
-    has anything in it is left alone. -v shows whole tracebacks."""
+    """Test a storage against the contract. STORAGE is module:Class, called with now= for every check; or
+    module:function, which returns the address of an empty storage; or an address in which {} is replaced each time.
+    The exit code is 0 if all checks pass, 1 if not, 2 if there is nothing to check or the storage is not empty. A
+    storage that is not empty is never changed. -v shows whole tracebacks."""
     try:
         from packhorse.conformance.runner import run_suite
     except ModuleNotFoundError as error:
@@ -45,26 +44,26 @@ def storage_check(context: CommandContext, storage: str, only: str) -> int:
 
     target = target_of(storage)
     target.try_out(ManualClock())
-    watch = _Watch(quiet=context.quiet or context.as_json)
+    progress = _Progress(quiet=context.quiet or context.as_json)
     try:
-        result = run_suite(target, only=only, tell=watch)
+        result = run_suite(target, only=only, on_check=progress)
     except KeyboardInterrupt:
-        watch.line.clear()
-        say(f"interrupted while it was checked that {watch.check}", err=True)
+        progress.line.clear()
+        say(f"interrupted during the check that {progress.check}", err=True)
         raise
-    watch.line.clear()
+    progress.line.clear()
     if context.as_json:
         failed = [{"check": one.check, "place": one.place, "why": one.why} for one in result.broken]
         context.print_json({"storage": target.name, "passed": result.passed, "failed": failed})
     else:
         for broken in result.broken:
             _show(broken, whole=context.verbose > 0)
-        _sum_up(target.name, result)
+        _print_summary(target.name, result)
     return ExitCode.UNSUCCESSFUL if result.broken else ExitCode.OK
 
 
-class _Watch:
-    """Shows how far the checks are, and knows which one goes on: a storage may never answer."""
+class _Progress:
+    """Shows the progress, and knows the current check, since a storage may never answer."""
 
     def __init__(self, *, quiet: bool) -> None:
         self.line = ProgressLine("checking", quiet=quiet)
@@ -79,18 +78,18 @@ def _show(broken: FailedCheck, *, whole: bool) -> None:
     say(f"{paint('failed', 'red')}  {escape(broken.check)}")
     why = broken.why.splitlines()
     cut = [*why[:_SHOWN_LINES], *(["… (-v shows all)"] if len(why) > _SHOWN_LINES else [])]
-    for line in broken.story.splitlines() if whole else [_near(broken.place), *cut]:
+    for line in broken.story.splitlines() if whole else [_relative(broken.place), *cut]:
         say(f"        {masked(escape_lines(line))}".rstrip())
 
 
-def _near(place: str) -> str:
+def _relative(place: str) -> str:
     """A path below here as it is from here."""
     file, _, line = place.rpartition(":")
     path = Path(file)
     return f"{path.relative_to(Path.cwd())}:{line}" if path.is_relative_to(Path.cwd()) else place
 
 
-def _sum_up(name: str, result: Result) -> None:
+def _print_summary(name: str, result: Result) -> None:
     number = result.passed + len(result.broken)
     if result.broken:
         say(paint(f"{escape(name)} fails {len(result.broken)} of {number:,} checks.", "red"))

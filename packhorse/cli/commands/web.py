@@ -1,4 +1,4 @@
-"""Serving the web: `web` alone, `up` beside a foreman with its workers."""
+"""`packhorse web` serves the web pages; `packhorse up` also runs jobs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import click
 
 from packhorse.cli.commands.work import (
     app_and_settings,
-    crew_options,
     log_format_option,
     log_to_stderr,
     make_foreman,
-    tell_start,
+    report_start,
+    worker_options,
 )
 from packhorse.cli.context import CommandContext
 from packhorse.cli.errors import ExitCode
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("packhorse")
 
-_AGAIN_AFTER = 2.0  # seconds before a web server that ended is started again
+_RESTART_AFTER = 2.0  # seconds before a web server that exited is started again
 
 PORT_OPTION = click.option(
-    "--port", type=click.IntRange(0, 65_535), metavar="N", help="At which port (5040); 0 is a free one."
+    "--port", type=click.IntRange(0, 65_535), metavar="N", help="The port (5040); 0 is a free one."
 )
-"""Where the web listens, of all commands that serve it."""
+"""The option of every command that serves the web."""
 
 
 def _read_words(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...] | None:
@@ -55,26 +55,26 @@ def _read_proxies(ctx: click.Context, parameter: click.Parameter, value: tuple[s
 
 
 redact_option = click.option(
-    "--redact", metavar="A,B", callback=_read_words, help="Hide values whose name has one of these words, too."
+    "--redact", metavar="A,B", callback=_read_words, help="Also hide values whose name has one of these words."
 )
 
 
 def web_options(function: Function) -> Function:
     """The options that `web` and `up` share."""
     options = [
-        click.option("--host", metavar="ADDRESS", help="Where to listen (127.0.0.1). Others need a token."),
+        click.option("--host", metavar="ADDRESS", help="The address to listen on (127.0.0.1). Others need a token."),
         PORT_OPTION,
-        click.option("--token-file", metavar="FILE", help="Who may come in: lines of name, role, token [queues]."),
-        click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="Answer to this host name too."),
+        click.option("--token-file", metavar="FILE", help="Who has access: lines of name, role, token [queues]."),
+        click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="Also answer to this host name."),
         click.option(
             "--trusted-proxy",
             "proxies",
             multiple=True,
             metavar="ADDRESS",
             callback=_read_proxies,
-            help="Believe this proxy, or network of proxies, who asks and whether by https.",
+            help="Trust the client address and scheme that this proxy, or network, reports.",
         ),
-        click.option("--read-only", is_flag=True, help="Nobody may change anything."),
+        click.option("--read-only", is_flag=True, help="Allow no changes."),
         click.option("--hide-args", is_flag=True, help="Show no arguments and no results."),
         redact_option,
     ]
@@ -88,7 +88,7 @@ WEB_OPTIONS: dict[str, Any] = {
     "read_only": False,
     "hide_args": False,
 }
-"""Those options as they are when none is given."""
+"""The defaults of these options."""
 
 
 @command(
@@ -102,16 +102,16 @@ WEB_OPTIONS: dict[str, Any] = {
     "--log-level",
     default="warning",
     show_default=True,
-    help="info: a line for each request; debug: also what was sent and answered, without secrets.",
+    help="info: a line for each request; debug: also requests and answers, without secrets.",
 )
 @log_format_option
 @click.option("--open", "opens", is_flag=True, help="Open it in a browser.")
-@click.option("--until-eof", is_flag=True, help="End when stdin does, with whoever started it.")
+@click.option("--until-eof", is_flag=True, help="Exit when stdin ends, with the parent process.")
 def web(context: CommandContext, opens: bool, until_eof: bool, **options: Any) -> None:
-    """Serve the web pages and the JSON API. Only this machine can reach it unless --host says otherwise; then a token
-    is needed: PACKHORSE_WEB_TOKEN is one for an admin, and --token-file names more, each with a role (view, operate,
-    work, admin) and, if it is not for all, its queues."""
-    from packhorse.web.server import WebServer  # takes a moment, and only this command needs it
+    """Serve the web pages and the JSON API. Only this machine can reach them unless --host says otherwise; then a token
+    is needed. PACKHORSE_WEB_TOKEN is that of an admin. --token-file has more, each with a role (view, operate, work,
+    admin) and, if limited, its queues."""
+    from packhorse.web.server import WebServer  # slow to import
 
     log_to_stderr(options["log_level"], options["log_format"])
     server = _server(context, options, WebServer)
@@ -145,7 +145,7 @@ def _address(settings: Settings, options: dict[str, Any]) -> tuple[str, int]:
 
 
 def _words(settings: Settings, options: dict[str, Any]) -> tuple[str, ...]:
-    """The option adds to the settings: what one place wants hidden, another cannot show."""
+    """The words of the settings and of the option: one cannot show what the other hides."""
     return tuple(dict.fromkeys((*settings.redact, *(options["redact"] or ()))))
 
 
@@ -166,24 +166,24 @@ def _access(settings: Settings, options: dict[str, Any]) -> Access:
 
 @command("up", "packhorse up", "packhorse up shop.jobs:app --min 2 --port 8080")
 @click.argument("target", required=False)
-@crew_options
+@worker_options
 @web_options
 def up(context: CommandContext, target: str | None, **options: Any) -> int:
-    """Run jobs and serve the web pages: `work` and `web` in one. TARGET is `module:app` or `file.py`; without it, the
-    app in app.py, jobs.py or tasks.py here."""
+    """Run jobs and serve the web pages: `work` and `web` in one. TARGET is `module:app` or `file.py`; else the app in
+    app.py, jobs.py or tasks.py here."""
     with Signals() as signals:
         target = target or context.settings.app or find_target()
         app, settings = app_and_settings(context, target, options)
         check_web(context.settings, options, "packhorse up")
         foreman = make_foreman(app, settings, target, options, signals)
         if not context.quiet:
-            tell_start(app, settings, target, options["log_format"], options.get("queues"))
+            report_start(app, settings, target, options["log_format"], options.get("queues"))
         with web_beside(settings, options, quiet=context.quiet or options["log_format"] != "text"):
             return foreman.run()
 
 
 def check_web(settings: Settings, options: dict[str, Any], command: str) -> None:
-    """Raises what the web would end with, before a worker starts: nobody shall find out later that it is not there."""
+    """Raise the error that the web would exit with, before any worker starts."""
     from packhorse.web.bind import listening_socket
 
     _access(settings, options)
@@ -192,20 +192,20 @@ def check_web(settings: Settings, options: dict[str, Any], command: str) -> None
 
 @contextlib.contextmanager
 def web_beside(settings: Settings, options: dict[str, Any], *, quiet: bool) -> Iterator[None]:
-    """The web in a process of its own, so that no page can slow a heartbeat; started again if it ends."""
+    """Serve the web in a process of its own, so that no page can slow a heartbeat. Restart it if it exits."""
     words, environment = web_command(settings, options, quiet=quiet)
     over = threading.Event()
     running: list[subprocess.Popen[bytes]] = []
 
     def keep() -> None:
         while not over.is_set():
-            # In a session of its own: Ctrl-C is for the foreman, which ends the web when its jobs have ended.
+            # In a session of its own: Ctrl-C is for the foreman, which stops the web after its jobs.
             process = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True, env=environment)
             running[:] = [process]
             code = process.wait()
-            if code in (ExitCode.REFUSED, ExitCode.USAGE):  # trying again would not help
+            if code in (ExitCode.REFUSED, ExitCode.USAGE):  # a restart would not help
                 return
-            over.wait(_AGAIN_AFTER)
+            over.wait(_RESTART_AFTER)
 
     thread = threading.Thread(target=keep, name="packhorse-web", daemon=True)
     thread.start()
@@ -219,11 +219,11 @@ def web_beside(settings: Settings, options: dict[str, Any], *, quiet: bool) -> I
 
 
 def web_command(settings: Settings, options: dict[str, Any], *, quiet: bool) -> tuple[list[str], dict[str, str]]:
-    """The words that start the web beside a foreman, and its environment. The URL is in the latter: it may hold a
-    password, and everybody on the machine can read the words."""
+    """The command line that starts the web beside a foreman, and its environment. The URL is in the environment: it may
+    have a password, and everyone on the machine can read command lines."""
     words = [sys.executable, "-m", "packhorse", "web", "--until-eof", *_web_words(settings, options)]
     words += ["--quiet"] if quiet else []
-    if options.get("log_level") == "debug":  # else the log is of jobs, and not of who looks at them
+    if options.get("log_level") == "debug":  # else the log is about jobs, not about requests
         words += ["--log-level", "debug", "--log-format", options["log_format"]]
     return words, {**os.environ, "PACKHORSE_URL": settings.url}
 
@@ -232,7 +232,7 @@ def _web_words(settings: Settings, options: dict[str, Any]) -> list[str]:
     given = {"--host": options["host"], "--port": options["port"], "--token-file": options["token_file"]}
     given["--redact"] = (
         ",".join(_words(settings, options)) or None
-    )  # an app may have set it, which the web does not load
+    )  # an app may have set it, and the web does not load the app
     words = [word for name, value in given.items() if value is not None for word in (name, str(value))]
     words += [word for host in options["hosts"] for word in ("--allow-host", host)]
     words += [word for proxy in options["proxies"] for word in ("--trusted-proxy", proxy)]

@@ -1,4 +1,4 @@
-"""Starting workers: `work` is a foreman with its crew, in this process. `dev` and `up` are made of the same parts."""
+"""`packhorse work`: a foreman with its workers, in this process. `dev` and `up` use the same parts."""
 
 from __future__ import annotations
 
@@ -50,30 +50,32 @@ def _size(ctx: click.Context, parameter: click.Parameter, value: str | None) -> 
 
 
 log_format_option = click.option(
-    "--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="How log lines look."
+    "--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="The format of log lines."
 )
 
 
-def crew_options(function: Function) -> Function:
+def worker_options(function: Function) -> Function:
     """The options that `work`, `dev` and `up` share."""
     options: list[Function] = [
         click.option("--min", "least", type=click.IntRange(0), help="Workers at least (1)."),
         click.option("--max", "most", type=click.IntRange(1), help="Workers at most (one for each CPU)."),
         click.option("-c", "--concurrency", type=click.IntRange(1), help="Slots of each worker (10)."),
         click.option("--queues", help="Only these queues: names or patterns (bulk.*), separated by commas."),
-        click.option("--max-jobs", type=click.IntRange(1), help="Replace a worker after so many jobs."),
+        click.option("--max-jobs", type=click.IntRange(1), help="Replace a worker after this many jobs."),
         click.option(
             "--max-rss",
             metavar="SIZE",
             callback=_size,
-            help="Replace a worker that has grown to this, e.g. 512MiB.",
+            help="Replace a worker that uses this much memory, e.g. 512MiB.",
         ),
         click.option(
-            "--max-jobs-per-child", type=click.IntRange(1), help="Replace the process of isolated jobs after so many."
+            "--max-jobs-per-child", type=click.IntRange(1), help="Replace the process of isolated jobs after this many."
         ),
-        span_option("--drain", default=None, help="How long running jobs may go on when told to stop (30s)."),
-        click.option("--checkin-url", help="Call this address every minute, to prove that the foreman is alive."),
-        click.option("--checkin-cmd", help="Run this command every minute, without a shell, for the same."),
+        span_option("--drain", default=None, help="How long running jobs may take to finish at a stop (30s)."),
+        click.option("--checkin-url", help="Call this URL every minute while the foreman is alive."),
+        click.option(
+            "--checkin-cmd", help="Run this command every minute while the foreman is alive, without a shell."
+        ),
         click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error."),
         log_format_option,
     ]
@@ -82,36 +84,36 @@ def crew_options(function: Function) -> Function:
 
 @command("work", "packhorse work", "packhorse work shop.jobs:app --min 2 --max 8", "packhorse work jobs.py --burst")
 @click.argument("target", required=False)
-@crew_options
-@click.option("--burst", is_flag=True, help="End when nothing is left to run.")
-@click.option("--parent", type=int, hidden=True, help="Stop when this process, which started it, has ended.")
+@worker_options
+@click.option("--burst", is_flag=True, help="Exit when no job is left to run.")
+@click.option("--parent", type=int, hidden=True, help="Stop when this parent process has exited.")
 def work(context: CommandContext, target: str | None, **options: Any) -> int:
-    """Run jobs: a foreman that starts, watches and scales its workers. TARGET is `module:app` or `file.py`; without it,
-    the app in app.py, jobs.py or tasks.py here. Ctrl-C once lets running jobs finish; twice stops now."""
-    with Signals() as signals:  # first: an app may take a while to be imported
+    """Run jobs: a foreman that starts, watches and scales its workers. TARGET is `module:app` or `file.py`; else the
+    app in app.py, jobs.py or tasks.py here. Ctrl-C once lets running jobs finish; twice stops now."""
+    with Signals() as signals:  # first: importing an app may take a while
         target = target or context.settings.app or find_target()
         app, settings = app_and_settings(context, target, options)
         foreman = make_foreman(app, settings, target, options, signals)
         if not context.quiet:
-            tell_start(app, settings, target, options["log_format"], options.get("queues"))
-        _tell_move(app)
+            report_start(app, settings, target, options["log_format"], options.get("queues"))
+        _warn_if_moved(app)
         code = foreman.run()
     if options["burst"] and not context.quiet:
-        told = f"{count_text(foreman.done, 'job')} ran" if foreman.done else "nothing was left to run"
-        told += _left_in_others(app, options.get("queues"))
+        summary = f"{count_text(foreman.done, 'job')} ran" if foreman.done else "no job was left to run"
+        summary += _waiting_elsewhere(app, options.get("queues"))
         if options["log_format"] == "text":
-            say(told, err=True)
+            say(summary, err=True)
         else:
-            log.info(told)
+            log.info(summary)
     return code
 
 
-def _left_in_others(app: Packhorse, queues: str | None) -> str:
-    """What follows the end of a burst: how many jobs are in line in queues that `--queues` leaves out."""
+def _waiting_elsewhere(app: Packhorse, queues: str | None) -> str:
+    """How many jobs wait in queues that `--queues` leaves out, for the end of a burst."""
     left: Counter[str] = Counter()
     if queues is not None:
         choice = parse_queue_patterns(queues)
-        with contextlib.suppress(StorageError):  # what ran was told in any case
+        with contextlib.suppress(StorageError):  # what ran is reported in any case
             for queue in app.storage.queues():
                 left[queue.name] += 0 if matches_patterns(queue.name, choice) else queue.counts.get(QUEUED, 0)
     names = [name for name, number in left.most_common() if number]
@@ -122,16 +124,16 @@ def _left_in_others(app: Packhorse, queues: str | None) -> str:
     return f"; {waits} in {where} not served here: {', '.join(names[:8])}{' …' if len(names) > 8 else ''}"
 
 
-def _tell_move(app: Packhorse) -> None:
-    """Say once if the storage is closed because it is moved: workers would wait there and not say why."""
-    with contextlib.suppress(StorageError):  # one that does not answer is the foreman's business
+def _warn_if_moved(app: Packhorse) -> None:
+    """Warn if the storage is closed because it moves: workers would wait without a reason in their log."""
+    with contextlib.suppress(StorageError):  # the foreman reports a storage that does not answer
         if (move := app.storage.move()) is not None:
             why = closed(move)
             log.warning("%s: no job is taken. %s", why.what, why.hint)
 
 
 def app_and_settings(context: CommandContext, target: str, options: dict[str, Any]) -> tuple[Packhorse, Settings]:
-    """The user's app, and its settings as the options change them."""
+    """The user's app, and its settings with the options."""
     log_to_stderr(options["log_level"], options["log_format"])
     app = load_app(target)
     if context.url is not None:
@@ -158,7 +160,7 @@ def _with_options(settings: Settings, url: str, options: dict[str, Any]) -> Sett
 
 
 def log_to_stderr(level: str, form: str) -> None:
-    """Write the log lines of this process, from this level on, in this form."""
+    """Log to stderr, from this level on, in this format."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter_of(form))
     logging.basicConfig(level=_level(level), handlers=[handler])
@@ -180,8 +182,8 @@ def make_foreman(
     *,
     is_dev: bool = False,
 ) -> Foreman:
-    """A foreman for this app, as the options want it. One for development gives up when the app cannot be loaded, and
-    ends with SIGHUP."""
+    """Make a foreman for this app with these options. One for development gives up when the app cannot be loaded, and
+    exits on SIGHUP."""
     if options.get("queues") is not None:
         options = {**options, "queues": ",".join(_queues(app, options["queues"]))}
     names = ("queues", "max_jobs", "max_rss", "max_jobs_per_child", "log_level", "log_format")
@@ -231,25 +233,25 @@ def make_foreman(
 
 
 def _warn_of_limits(app: Packhorse, options: dict[str, Any]) -> None:
-    """Where it cannot be known how much memory a process holds, limits of it do nothing, which nobody would notice."""
+    """Warn of memory limits that have no effect, where the memory of a process cannot be read."""
     limited = [f"memory_limit of {task.name}" for task in app.registry if task.options.memory_limit is not None]
     limited += ["--max-rss"] if options.get("max_rss") is not None else []
     if limited and not can_measure_memory():
         log.warning(
-            "%s does not tell how much memory a process holds, so this has no effect here: %s",
+            "%s does not report the memory of a process, so this has no effect here: %s",
             *(platform.system(), ", ".join(limited)),
         )
 
 
 def announce(app: Packhorse, order: str | None) -> None:
-    """Tell the storage which tasks and schedules the app has: others enqueue by name before any worker is there."""
+    """Announce the tasks and schedules of the app, so that others can enqueue by name before a worker runs."""
     announcements.announce(app.storage, app.announcements(), order)
     app.put_schedules()
 
 
 def announce_again(app: Packhorse, order: str | None) -> None:
-    """The same for a storage that had forgotten this foreman. What it still knows stays: its workers may have newer
-    code than the foreman has."""
+    """Announce again to a storage that had removed this foreman. Tasks that it still knows stay as they are: the
+    workers may have newer code than the foreman."""
     known = {task.name for task in app.storage.tasks() if task.announced_at is not None}
     unknown = [task for task in app.announcements() if task.name not in known]
     announcements.announce(app.storage, unknown, order)
@@ -258,32 +260,32 @@ def announce_again(app: Packhorse, order: str | None) -> None:
 
 
 def _queues(app: Packhorse, text: str) -> list[str]:
-    """The queues that were named. The user is told of names and patterns that fit no queue of a task, and none that a
-    job was ever put in: they may be written wrong, and are served all the same."""
+    """The named queues. Warn of names and patterns that match no queue of a task and none in the storage: they may be
+    misspelt. They are served anyway."""
     named = parse_queue_patterns(text)
     own = {task.queue for task in app.registry}
-    if strange := _fitting_none(named, own):
+    if unknown_here := _matching_none(named, own):
         try:
             stored = {queue.name for queue in app.storage.queues()}
-        except StorageError:  # one that is away is waited for, and whether they are there nobody knows
+        except StorageError:  # the foreman waits for a storage that is away
             return named
-        if unknown := _fitting_none(strange, stored):
+        if unknown := _matching_none(unknown_here, stored):
             known = ", ".join(sorted(own | stored)[:8]) or "none"
             log.warning("there is no queue %s yet; the queues are %s", ", ".join(unknown), known)
         for stem in (word.removesuffix(".*") for word in unknown if word.endswith(".*")):
             if stem in own | stored and not matches_patterns(stem, named):
-                log.warning("%s.* does not fit the queue %s: --queues '%s,%s.*' serves both", stem, stem, stem, stem)
+                log.warning("%s.* does not match the queue %s: --queues '%s,%s.*' serves both", stem, stem, stem, stem)
     return named
 
 
-def _fitting_none(words: list[str], queues: set[str]) -> list[str]:
+def _matching_none(words: list[str], queues: set[str]) -> list[str]:
     return [
         word for word in words if word not in queues and not any(matches_patterns(queue, [word]) for queue in queues)
     ]
 
 
-def tell_start(app: Packhorse, settings: Settings, target: str, log_format: str, queues: str | None = None) -> None:
-    """Say what is about to run: to people in a few lines, to programs in one of theirs."""
+def report_start(app: Packhorse, settings: Settings, target: str, log_format: str, queues: str | None = None) -> None:
+    """Print what is about to run, or log it in one line."""
     if log_format == "text":
         for line in banner(app, settings, target, queues):
             say(line, err=True)
@@ -297,7 +299,7 @@ def tell_start(app: Packhorse, settings: Settings, target: str, log_format: str,
 
 
 def banner(app: Packhorse, settings: Settings, target: str, queues: str | None = None) -> Iterator[str]:
-    """What is about to run, in a few lines."""
+    """The lines that say what is about to run."""
     most = most_workers(settings)
     yield f"Packhorse {__version__}   {settings.shown('url')}   {target}"
     least = "" if settings.min_workers == most else f"{settings.min_workers} to "
@@ -314,7 +316,7 @@ def banner(app: Packhorse, settings: Settings, target: str, queues: str | None =
         yield "  no tasks: write @app.task above a function"
     if queues is not None:
         yield f"serves only: {', '.join(parse_queue_patterns(queues))}"
-    with contextlib.suppress(StorageError):  # one that is away is waited for, and the foreman says so
+    with contextlib.suppress(StorageError):  # the foreman reports a storage that is away
         if schedules := app.get_schedules():
             yield f"{count_text(len(schedules), 'schedule')}; next: {schedules[0].name}"
     yield "Ctrl-C once: finish running jobs; twice: stop now"
@@ -327,6 +329,6 @@ def _task_text(task: RegisteredTask) -> str:
 
 
 def _place(task: RegisteredTask) -> str:
-    """Where a task is written, in the form that editors and terminals follow: jobs.py:12."""
+    """Where a task is defined, in the form that editors follow: jobs.py:12."""
     code = getattr(inspect.unwrap(task.function), "__code__", None)
     return f"{place_text(code.co_filename)}:{task.line}" if code else task.place

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from packhorse.core.event import ForemanOrder, Kind, operator_event_fields
 from packhorse.core.fair_share import FairShare
@@ -43,10 +43,16 @@ from packhorse.storage.records import (
     Tick,
     WorkerInfo,
 )
+from packhorse.storage.transaction import FullTransaction, Transaction
 
 R = TypeVar("R")
-T = TypeVar("T", bound=Any)
+T = TypeVar("T", bound=Transaction)
 """The storage's class of transactions; see `storage/transaction.py`."""
+
+
+def _full(tx: Transaction) -> FullTransaction:
+    """A storage whose transaction is not full overrides the operations that use this."""
+    return cast(FullTransaction, tx)
 
 
 class Engine(Storage, Generic[T]):
@@ -76,7 +82,7 @@ class Engine(Storage, Generic[T]):
     # --- attempts -----------------------------------------------------------------------------------------------------
 
     def reserve(self, owner: str, queues: Mapping[str, int], limit: int) -> list[Job]:
-        return self._write("reserve", lambda tx: attempts.reserve(tx, owner, queues, limit, self._fair_share))
+        return self._write("reserve", lambda tx: attempts.reserve(_full(tx), owner, queues, limit, self._fair_share))
 
     def start(self, tokens: Sequence[Token], agos: Sequence[int] = ()) -> list[Verdict]:
         return self._write("start", lambda tx: attempts.start(tx, tokens, agos))
@@ -88,10 +94,10 @@ class Engine(Storage, Generic[T]):
         return self._write("release", lambda tx: attempts.release(tx, tokens, why))
 
     def check_in(self, checkins: Sequence[CheckIn]) -> list[CheckInAnswer]:
-        return self._write("check_in", lambda tx: attempts.check_in(tx, checkins))
+        return self._write("check_in", lambda tx: attempts.check_in(_full(tx), checkins))
 
     def append_log(self, token: Token, lines: Sequence[LogLine], *, keep: int = 1_000) -> Verdict:
-        return self._write("append_log", lambda tx: attempts.append_log(tx, token, lines, keep))
+        return self._write("append_log", lambda tx: attempts.append_log(_full(tx), token, lines, keep))
 
     # --- operators ----------------------------------------------------------------------------------------------------
 
@@ -176,10 +182,10 @@ class Engine(Storage, Generic[T]):
     def prune(self, keep: Retention, *, limit: int = 1_000, at: int | None = None) -> Pruned:
         if at is not None and not self._may_have_old(keep, at):
             return Pruned()
-        return self._write("prune", lambda tx: maintenance.prune(tx, keep, limit, at))
+        return self._write("prune", lambda tx: maintenance.prune(_full(tx), keep, limit, at))
 
     def roll_up(self) -> None:
-        self._write("roll_up", maintenance.roll_up)
+        self._write("roll_up", lambda tx: maintenance.roll_up(_full(tx)))
 
     def _may_have_lost(self, called_at: int, lease: int) -> bool:
         """Return whether `rescue` may find anything. A storage overrides this where one read saves a transaction."""
@@ -220,7 +226,7 @@ class Engine(Storage, Generic[T]):
             pass
 
     def heartbeat(self, reports: Mapping[str, Mapping[str, Any]]) -> HeartbeatReply:
-        now, unknown = self._write("heartbeat", lambda tx: workers.heartbeat(tx, reports))
+        now, unknown = self._write("beat", lambda tx: workers.heartbeat(tx, reports))
         return HeartbeatReply(now, unknown, self.abort_requests(list(reports)))
 
     def leave(self, owner: str, *, why: str = "stopped", ran: Collection[str] = ()) -> None:

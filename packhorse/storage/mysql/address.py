@@ -1,4 +1,4 @@
-"""The address of a MySQL or MariaDB storage, taken apart: where the server is, who asks, and what may be chosen."""
+"""Parses the address of a MySQL or MariaDB storage."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ class Address(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """As it may be shown: without the password."""
+        """Without the password."""
         user = f"{self.user}@" if self.user else ""
         host = f"[{self.host}]" if ":" in self.host else self.host
         place = self.unix_socket or (host if self.port == 3306 else f"{host}:{self.port}")
         return f"{self.kind}://{user}{place}/{self.database}"
 
     def for_driver(self) -> dict[str, Any]:
-        """What the driver wants to know of it."""
-        told: dict[str, Any] = {"password": self.password, "database": self.database}
+        """The arguments of the driver's `connect`."""
+        options: dict[str, Any] = {"password": self.password, "database": self.database}
         if self.user is not None:
-            told["user"] = self.user
+            options["user"] = self.user
         if self.unix_socket is not None:
-            return {**told, "unix_socket": self.unix_socket}
-        return {**told, "host": self.host, "port": self.port, **self._for_tls()}
+            return {**options, "unix_socket": self.unix_socket}
+        return {**options, "host": self.host, "port": self.port, **self._for_tls()}
 
     def _for_tls(self) -> dict[str, Any]:
         if self.ssl_mode == "disabled":
@@ -75,8 +75,8 @@ class Address(NamedTuple):
 
 
 def trusting() -> ssl.SSLContext:
-    """Encrypts, and takes the server's word for who it is. So it need not read all certificates of this machine, which
-    would take longer than all else at the opening of a connection."""
+    """Encrypts without verifying the server, so that it need not read all certificates of this machine, which would
+    take longer than everything else about a connection."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -143,6 +143,6 @@ _OPTIONS: Mapping[str, Callable[[str], Any]] = {
 
 
 def _shown(url: str) -> str:
-    """Enough of a wrong address to know it by."""
+    """A wrong address without its password."""
     head, _, tail = url.partition("://")
     return f"{head}://…@{tail.rpartition('@')[2]}" if "@" in tail else url

@@ -56,8 +56,8 @@ def is_lost(error: Exception) -> bool:
 def refuse_others(version: str, comment: str) -> None:
     """Raise StorageError for a server that is only compatible with MySQL, and whose locks do not do what the storage
     relies on. Their names are in the version, or in its comment."""
-    told = f"{version} {comment}".lower()
-    name = next((name for name in _OTHERS if name.lower() in told), None)
+    named = f"{version} {comment}".lower()
+    name = next((name for name in _OTHERS if name.lower() in named), None)
     if name is not None:
         raise StorageError(
             f"the server is {name}, which is not supported ({version})",

@@ -1,4 +1,4 @@
-"""Enqueue, reserve, start and finish on MySQL: what every job passes through. The engine could do all of it.
+"""Enqueue, reserve and finish on MySQL: what every job passes through. The engine could do all of it.
 
 Own code because it was measured: rows are locked where no other transaction has locked them, and changed by their
 primary keys; one round trip reads what to take, and one writes everything. The engine would need a trip for each step.
@@ -23,15 +23,13 @@ from packhorse.core.fair_share import FairShare, in_turns
 from packhorse.core.job import LOWEST_PRIORITY, RANK_FORCED, RANKS, RESERVED, Job, NewJob, Token, rank_of
 from packhorse.core.metrics import MINUTES
 from packhorse.core.outcome import Completed, Outcome, Verdict
-from packhorse.storage.engine import maintenance
+from packhorse.storage.engine import attempts, maintenance
 from packhorse.storage.mysql.connection import MySQLConnection, UnexpectedRowCountError
 from packhorse.storage.mysql.database import Database
 from packhorse.storage.mysql.literals import RawSQL, literal, rendered
 from packhorse.storage.mysql.notifier import Notifier
 from packhorse.storage.mysql.transaction import MySQLTransaction, portions
 from packhorse.storage.records import Enqueued
-from packhorse.storage.sql import held_jobs
-from packhorse.storage.sql.held_jobs import HeldJob, count_completed
 from packhorse.storage.sql.rows import FIELDS, Row, job_of, to_json
 from packhorse.storage.sql.scan_cursor import ScanCursor
 from packhorse.storage.sql.server import ServerStorage
@@ -296,38 +294,12 @@ class HotPath:
     def _render(self, name: str, *values: Any) -> str:
         return rendered(self._sql[name], values)
 
-    # --- start ----------------------------------------------------------------------------------------------------
-
-    def start(self, tokens: Sequence[Token], agos: Sequence[int] = ()) -> list[Verdict]:
-        if not tokens:
-            return []
-        verdicts = self._storage.write("start", lambda tx: self._start(tx, tokens, agos or [0] * len(tokens)))
-        for token in tokens:
-            self._reserved.pop(token.job_id, None)  # it is no longer as it was reserved
-        return verdicts
-
-    def _start(self, tx: MySQLTransaction, tokens: Sequence[Token], agos: Sequence[int]) -> list[Verdict]:
-        held_by_id = held_jobs.read_held(tx, self._sql, tokens)
-        verdicts = []
-        started: list[tuple[int, int]] = []  # (seq, started_at)
-        for token, ago in zip(tokens, agos, strict=True):
-            held = held_by_id.get(token.job_id)
-            if held is None or not held.is_held_by(token):
-                verdicts.append(Verdict.STALE)
-            elif held.state == "running":
-                verdicts.append(Verdict.REPEATED)
-            else:
-                started_at = max(tx.now - ago, held.queued_at or 0)
-                started.append((held.seq, started_at))
-                tx.event_rows.append(held.event(started_at, "started", "running"))
-                tx.move((held.queue, held.task, "reserved"), (held.queue, held.task, "running"))
-                held_by_id[held.id] = held._replace(state="running")
-                verdicts.append(Verdict.ACCEPTED)
-        if started:
-            tx.defer(self._sql["start_jobs"], (tx.now, _by_seq(started), to_json([seq for seq, _ in started])))
-        return verdicts
-
     # --- finish ---------------------------------------------------------------------------------------------------
+
+    def forget(self, tokens: Sequence[Token]) -> None:
+        """These jobs have started, and are no longer as they were reserved."""
+        for token in tokens:
+            self._reserved.pop(token.job_id, None)
 
     def finish(self, outcomes: Sequence[Outcome]) -> list[Verdict]:
         if not outcomes:
@@ -381,11 +353,12 @@ class HotPath:
     def _finish(self, tx: MySQLTransaction, outcomes: Sequence[Outcome], remembered: _Remembered) -> list[Verdict]:
         self._complete_remembered(tx, list(remembered.values()))
         others = [outcome for outcome in outcomes if outcome.token.job_id not in remembered]
-        verdicts = iter(held_jobs.finish(tx, self._sql, others, self._complete))
+        verdicts = iter(attempts.finish(tx, others) if others else [])
         return [Verdict.ACCEPTED if outcome.token.job_id in remembered else next(verdicts) for outcome in outcomes]
 
     def _complete_remembered(self, tx: MySQLTransaction, completed: Sequence[tuple[Job, Completed]]) -> None:
-        """As `_complete`; all of these must still be held as they were reserved."""
+        """Complete jobs as `transitions.settled` does, without reading them. All must be held as they were reserved, or
+        the commit raises UnexpectedRowCountError."""
         now = tx.now
         runs: dict[Place, list[tuple[int, int]]] = {}
         held: dict[str, list[_CompletedRow]] = {}  # by owner
@@ -405,25 +378,7 @@ class HotPath:
                 starts, ends, results = (_by_seq([(row[0], row[place]) for row in some]) for place in (1, 2, 3))
                 values = (owner, now, starts, ends, results, to_json(seqs))
                 tx.defer(self._sql["complete_dealt"], values, expected=len(some))
-        count_completed(tx, runs)
-
-    def _complete(self, tx: MySQLTransaction, completed: Sequence[tuple[HeldJob, Completed]]) -> None:
-        now = tx.now
-        runs: dict[Place, list[tuple[int, int]]] = {}
-        for held, outcome in completed:
-            started_at = held.started_at
-            begins = held.state == "reserved"
-            if begins:
-                started_at = max(now - outcome.ago - outcome.ran, held.queued_at or 0)
-                tx.event_rows.append(held.event(started_at, "started", "running"))
-            started_at = now if started_at is None else started_at
-            ran_until = transitions.ran_until(started_at, outcome.ran)
-            row = (held.owner, started_at, ran_until, now, begins, outcome.result, held.seq)
-            tx.defer(self._sql["complete_job"], row)
-            tx.event_rows.append(held.event(now, "completed", "completed", f'{{"ran":{outcome.ran}}}'))
-            waited = 0 if held.queued_at is None else started_at - held.queued_at
-            runs.setdefault((held.queue, held.task, held.state), []).append((outcome.ran, waited))
-        count_completed(tx, runs)
+        tx.count_completed(runs)
 
 
 def _reserved_plain_job(row: Row, owner: str, now: int) -> Job:

@@ -52,8 +52,8 @@ WHERE known.name IN ({mark}*) AND (
 LIMIT 1"""
 
 # `WorkerInfo.is_beating`, between the times $1 and $2 and with the lease $3.
-_OWN = "IF(JSON_VALID(info), IF(JSON_TYPE({told}) IN ('INTEGER', 'DOUBLE', 'DECIMAL'), {told} + 0, 0), 0)".format(
-    told="JSON_EXTRACT(info, '$.lease_s')"
+_OWN = "IF(JSON_VALID(info), IF(JSON_TYPE({lease}) IN ('INTEGER', 'DOUBLE', 'DECIMAL'), {lease} + 0, 0), 0)".format(
+    lease="JSON_EXTRACT(info, '$.lease_s')"
 )
 _LEASE = f"GREATEST($3, GREATEST(LEAST({_OWN}, 86400), 0) * 1000000)"
 _ALIVE = f"beat_at BETWEEN $1 - {_LEASE} AND $2 + 2 * {_LEASE}"

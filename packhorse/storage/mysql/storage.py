@@ -144,7 +144,9 @@ class MySQL(ServerStorage):
         return self._hot_path.reserve(owner, queues, limit)
 
     def start(self, tokens: Sequence[Token], agos: Sequence[int] = ()) -> list[Verdict]:
-        return self._hot_path.start(tokens, agos)
+        verdicts = super().start(tokens, agos)
+        self._hot_path.forget(tokens)
+        return verdicts
 
     def finish(self, outcomes: Sequence[Outcome]) -> list[Verdict]:
         return self._hot_path.finish(outcomes)

@@ -29,7 +29,6 @@ from packhorse.storage.postgres.database import Database
 from packhorse.storage.postgres.notifier import Notifier
 from packhorse.storage.postgres.transaction import PostgresTransaction
 from packhorse.storage.records import Enqueued, Placement
-from packhorse.storage.sql.held_jobs import HeldJob
 from packhorse.storage.sql.rows import job_of, to_json
 from packhorse.storage.sql.scan_cursor import ScanCursor
 from packhorse.storage.sql.server import ServerStorage
@@ -323,18 +322,17 @@ class HotPath:
         verdicts = []
         for token in tokens:
             held = held_by_id.get(token.job_id)
-            if token.job_id in started and (held is None or held.is_held_by(token)):
+            if token.job_id in started and (held is None or attempts.is_held_by(held, token)):
                 started.discard(token.job_id)
                 verdicts.append(Verdict.ACCEPTED)
-            elif held is not None and held.is_held_by(token):
+            elif held is not None and attempts.is_held_by(held, token):
                 verdicts.append(Verdict.REPEATED)
             else:
                 verdicts.append(Verdict.STALE)
         return verdicts
 
-    def _held_now(self, tokens: Sequence[Token]) -> dict[str, HeldJob]:
-        rows = self._db.read("start", self._sql["hands_of"], (to_json([token.job_id for token in tokens]),))
-        return {row[0]: HeldJob._make(row) for row in rows}
+    def _held_now(self, tokens: Sequence[Token]) -> dict[str, Job]:
+        return {job.id: job for job in self._storage.get_many([token.job_id for token in tokens])}
 
     # --- finish ---------------------------------------------------------------------------------------------------
 
@@ -391,7 +389,7 @@ class HotPath:
             if outcome.token.job_id in accepted:
                 verdicts.append(Verdict.ACCEPTED)
             else:
-                ended = held is not None and held.was_ended_by(outcome.token)
+                ended = held is not None and attempts.was_ended_by(held, outcome.token)
                 verdicts.append(Verdict.REPEATED if ended else Verdict.STALE)
         return verdicts
 

@@ -102,7 +102,7 @@ class Postgres(ServerStorage):
     @classmethod
     def from_url(cls, url: str, *, now: clock.Now | None = None) -> Postgres:
         """`postgresql://user:password@host:port/database`; `?schema=packhorse`, `?pgbouncer=1`, `?connections=10`,
-        `?patience=10s`; what else stands behind the question mark is for the driver, as `sslmode=require`."""
+        `?patience=10s`; other options are for the driver, as `sslmode=require`."""
         try:
             parts = urlsplit(url, allow_fragments=False)  # a # may stand in a password
         except ValueError as error:
@@ -247,7 +247,7 @@ class Postgres(ServerStorage):
     def _read_server(self) -> list[Any]:
         """Which database of which running server has the jobs. This also creates missing tables, which the caller's
         transaction must not do."""
-        ((_, *self._server),) = self._db.read("which_server", self._sql["which_server"])
+        ((_, *self._server),) = self._db.read("whereabouts", self._sql["which_server"])
         return self._server
 
     # --- queries --------------------------------------------------------------------------------------------------

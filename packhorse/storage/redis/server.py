@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import random
+import re
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from importlib import resources
+from importlib.resources.abc import Traversable
+from typing import Any, Final, NamedTuple
 
 from packhorse.core import clock
 from packhorse.core.errors import SchemaTooNew, StorageError, StorageUnavailable
@@ -22,7 +26,6 @@ from packhorse.storage.redis.address import Address, Node, format_nodes
 from packhorse.storage.redis.connection import Connection, ConnectionLost, ErrorReply, Word
 from packhorse.storage.redis.driver_errors import TOO_OLD, Remedy, classify, storage_error
 from packhorse.storage.redis.pool import Pool
-from packhorse.storage.redis.scripts import Script, load_scripts
 from packhorse.storage.redis.topology import Topology
 
 LAYOUT: Final = 1
@@ -229,10 +232,55 @@ class Server:
         self.pool.after_fork()
 
 
+# --- scripts ----------------------------------------------------------------------------------------------------------
+
+# Servers before 7.0 have no flags, but a full one lets a script continue once it has written. Deleting a key that never
+# exists counts as a write.
+_FIRST_WRITE = "redis.call('DEL', KEYS[1])"
+_HEADER = re.compile(r"^-- (flags|parts): (.+)$")
+
+
+class Script(NamedTuple):
+    """The text of one operation, and the hash by which a server knows it."""
+
+    name: str
+    text: bytes
+    sha: bytes
+
+
 def _script(connection: Connection, name: str) -> Script:
-    return _scripts(connection.version_numbers >= _HAS_FLAGS)[name]
+    return load_scripts(with_flags=connection.version_numbers >= _HAS_FLAGS)[name]
 
 
 @functools.cache
-def _scripts(with_flags: bool) -> dict[str, Script]:
-    return load_scripts(with_flags=with_flags)
+def load_scripts(*, with_flags: bool) -> dict[str, Script]:
+    """Every script by name: a file of `lua/`, joined with the parts that it names. It may begin with
+    `-- parts: notify, events`, files of `lua/parts/` that go before its own text, and with `-- flags: allow-oom` (or
+    `no-writes`). `with_flags`: for servers from 7.0 on; an older server rejects flags."""
+    directory = resources.files("packhorse.storage.redis").joinpath("lua")
+    files = [one for one in directory.iterdir() if one.name.endswith(".lua")]
+    return {script.name: script for script in (_read_script(one, directory, with_flags=with_flags) for one in files)}
+
+
+def _read_script(file: Traversable, directory: Traversable, *, with_flags: bool) -> Script:
+    text = file.read_text("utf-8")
+    header = _header(text)
+    parts = ["prelude", *header.get("parts", [])]
+    pieces = [directory.joinpath("parts", f"{part}.lua").read_text("utf-8") for part in parts]
+    whole = "\n".join([*pieces, text])
+    if with_flags and "flags" in header:
+        whole = f"#!lua flags={','.join(header['flags'])}\n{whole}"
+    elif "allow-oom" in header.get("flags", []):
+        whole = f"{_FIRST_WRITE}\n{whole}"
+    sent = whole.encode()
+    return Script(file.name.removesuffix(".lua"), sent, hashlib.sha1(sent, usedforsecurity=False).hexdigest().encode())
+
+
+def _header(text: str) -> dict[str, list[str]]:
+    header = {}
+    for line in text.splitlines():
+        found = _HEADER.match(line)
+        if found is None:
+            break
+        header[found[1]] = [word.strip() for word in found[2].split(",")]
+    return header

@@ -1,5 +1,5 @@
-"""Lists and counts of jobs. Each call walks an index in the list's natural order and stops after a bounded number of
-jobs, so no filter, however odd, can hold up the storage."""
+"""Lists and counts of jobs. Each call walks an index in the order of the list and stops after a bounded number of jobs,
+so that no filter can block the storage."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from packhorse.storage.sql.transaction import Database, SQLConnection
 AT_A_TIME = 500
 _FEWEST = 5
 AT_MOST = 5_000
-"""How many jobs one call looks at before it answers with what it has."""
-_AT_LEAST = 1_500  # where it may be impatient
-_COUNTED_FOR_EACH = 3  # that a list would look at
+"""How many jobs one call looks at before it returns what it has found."""
+_AT_LEAST = 1_500  # before it may run out of patience
+_COUNTED_FOR_EACH = 3  # a count looks at so many times as many jobs as a list
 _PLACES = {
     IN_LINE.name: "{rank}, seq",
     BY_DUE_TIME.name: "due_at, seq",
     LATEST_FINISHED.name: "-finished_at, -seq",
     NEWEST.name: "-seq",
 }
-_FEW_IDS = 500  # that begin alike, and are all looked at, wherever they lie
-_FEW_JOBS = 2_000  # of some queues, which are all looked at, wherever they lie in the list
-_NEAR = 200  # jobs within which it is known where those of some time begin
+_FEW_IDS = 500  # with the same beginning: all are looked at
+_FEW_JOBS = 2_000  # of some queues: all are looked at, wherever they are in the list
+_NEAR = 200  # jobs: the search for a time ends when it is so close
 HIGHEST = 1 << 62
-_LAST_SIGN = chr(0x10FFFF)
+_LAST_CHARACTER = chr(0x10FFFF)
 
 
 class JobLists:
@@ -132,11 +132,10 @@ class JobLists:
 
 
 class Index:
-    """The indexes over the jobs, as one call walks along them. The seq is each place's last number, negative where the
-    order falls."""
+    """Walks the indexes over the jobs. The last number of a place is the seq, negative if the order is descending."""
 
     ids_at_a_time = 100_000
-    """How many ids one call looks at: they lie close together."""
+    """How many ids one call looks at."""
 
     def __init__(self, connection: SQLConnection, dialect: Dialect, statements: Mapping[str, str]) -> None:
         self._execute = connection.execute
@@ -147,7 +146,7 @@ class Index:
     # --- where to look --------------------------------------------------------------------------------------------
 
     def narrowed(self, where: Filter, order: Order) -> Narrowed:
-        """The same jobs, in the queues that the tallies know them to be in."""
+        """The same jobs, in the queues in which the tallies count them."""
         if not queries.is_narrowed(where, order):
             return Narrowed(where)
         condition, values = self._conditions(queries.tallied_part(where))
@@ -163,7 +162,7 @@ class Index:
         return self._few_of_their_kind(where, order, number) if named is None else named
 
     def _few_of_their_kind(self, where: Filter, order: Order, number: int | None) -> list[Place] | None:
-        """The jobs of a cause or of some queues, where they lie among all others in the list's order."""
+        """The places of all jobs of a cause or of some queues, if they are few."""
         if where.cause is not None and order is not NEWEST:
             walk = self._newest_with("cause", where.cause, HIGHEST)
         elif number is None or number > _FEW_JOBS or order not in (BY_DUE_TIME, LATEST_FINISHED):
@@ -178,7 +177,7 @@ class Index:
     # --- walking --------------------------------------------------------------------------------------------------
 
     def walk(self, order: Order, where: Filter, after: Place | None) -> Iterator[Place]:
-        """The places of the jobs that may fit, in the list's order, behind `after`."""
+        """The places of the jobs that may fit, in the order of the list, after `after`."""
         if order is IN_LINE:
             return self._walk_line(where, after)
         if order is BY_DUE_TIME:
@@ -235,7 +234,7 @@ class Index:
         )
 
     def _walk_newest(self, where: Filter, after: Place | None) -> Iterator[Place]:
-        """The best index: the holder's, all held jobs, the cause's, the queue's, or simply all jobs."""
+        """Along the best index: by owner, held jobs, by cause, by queue, or all jobs."""
         behind = -after[0] if after else self._end_of(where.created_to)
         if where.owner is not None:
             return self._newest_with("owner", where.owner, behind)
@@ -248,8 +247,8 @@ class Index:
         return self._newest_of_all(behind)
 
     def _end_of(self, moment: int | None) -> int:
-        """A seq from which on all jobs were created after this moment, found by halving. Each that is answered proves
-        it itself: `CLOCK_SLACK` says what may come behind it."""
+        """A seq from which on all jobs were created after this moment, found by bisection; `CLOCK_SLACK` says how far
+        creation times may be out of order."""
         if moment is None:
             return HIGHEST
         too_young = moment + queries.CLOCK_SLACK
@@ -267,7 +266,7 @@ class Index:
         return end
 
     def _edge(self, sign: str, seq: int, direction: str) -> tuple[int, int]:
-        """The first job on this side of a seq: its own, and when it was created."""
+        """The seq and creation time of the first job on this side of a seq."""
         sql = f"SELECT seq, created_at FROM {self._jobs} WHERE seq {sign} ? ORDER BY seq {direction} LIMIT 1"
         row: tuple[int, int] | None = self._execute(self._dialect.say(sql), (seq,)).fetchone()
         return row or (HIGHEST, 0)
@@ -294,8 +293,8 @@ class Index:
         return self._rows(sql, (behind,), (queue,), first)
 
     def _rows(self, sql: str, behind: Place, values: Sequence[Any] = (), first: int = AT_A_TIME) -> Iterator[Place]:
-        """Rows behind a place, in parts: a cursor left open would hold up SQLite's checkpoints, and a server would send
-        everything. Of one walk among many only little may be wanted, so its `first` part may be small."""
+        """Rows after a place, in parts: an open cursor would block SQLite's checkpoints, and a server would send
+        everything. The `first` part may be small, as little is wanted of one walk among many."""
         sql = self._dialect.say(f"{sql} LIMIT ?")
         part = first
         while rows := self._part(sql, (*values, *behind, part)):
@@ -309,14 +308,14 @@ class Index:
         return self._execute(sql, values).fetchall()
 
     def ids_that_begin(self, part: str, limit: int) -> list[str]:
-        """They lie side by side."""
+        """Ids that begin with this."""
         before, values = _ids_before(_behind(part))
         sql = f"SELECT id FROM {self._ids} WHERE id >= ? AND {before} ORDER BY id DESC LIMIT ?"
         return [row[0] for row in self._execute(self._dialect.say(sql), (part, *values, limit)).fetchall()]
 
     def ids_that_end(self, part: str, cursor: str | None, limit: int) -> tuple[list[str], str | None]:
-        """They may lie anywhere: a long stretch of the index is read backwards, so the newest of our own ids come
-        first. Answers where the next stretch begins, too."""
+        """Ids that end with this, and where the next call continues. They may be anywhere: a long part of the index is
+        read backwards, so that the newest of our own ids come first."""
         before, values = _ids_before(cursor)
         sql = f"SELECT id FROM {self._ids} WHERE {before} ORDER BY id DESC LIMIT 1 OFFSET {self.ids_at_a_time - 1}"
         edge = self._execute(self._dialect.say(sql), values).fetchone()
@@ -331,7 +330,7 @@ class Index:
         return [row[0] for row in rows if row[0].endswith(part)], following
 
     def is_past(self, where: Filter, order: Order, place: Place) -> bool:
-        """Are all jobs behind this place older than those that are asked for?"""
+        """Whether all jobs after this place are older than the filter wants."""
         if where.created_from is None:
             return False
         if order is LATEST_FINISHED:
@@ -345,7 +344,7 @@ class Index:
     # --- filtering ------------------------------------------------------------------------------------------------
 
     def named_so(self, where: Filter) -> list[Place] | None:
-        """All jobs whose id begins as is asked, if they are few; None: they are not, or may be named anyhow."""
+        """All jobs whose id begins with that of the filter, if they are few; None: they are many, or it has none."""
         if where.id is None:
             return None
         before, values = _ids_before(_behind(where.id))
@@ -354,13 +353,13 @@ class Index:
         return [(row[0],) for row in rows] if len(rows) <= _FEW_IDS else None
 
     def fitting(self, where: Filter, places: list[Place], most: int) -> list[Job]:
-        """The jobs at these places that fit: at least the first of them, as many as are wanted."""
+        """The jobs at these places that fit: at least the first `most` of them."""
         if where.args:
             places = self._with_arguments(where, places)
         return [job_of(row) for row in self._ask(self._dialect.job, where, places)] if places else []
 
     def in_order(self, order: Order, where: Filter, places: list[Place]) -> list[Place]:
-        """Where those of them that fit stand in the list. Jobs may be large, so they are not read for that."""
+        """The places of those that fit, in order. Jobs may be large, so they are not read for this."""
         if where.args:
             places = self._with_arguments(where, places)
         columns = _PLACES[order.name].format(rank=self._dialect.name("rank"))
@@ -373,7 +372,7 @@ class Index:
         return number
 
     def _with_arguments(self, where: Filter, places: list[Place]) -> list[Place]:
-        """Those whose arguments are as asked. Every database has its own ways with JSON, so only its text is read."""
+        """Those whose arguments fit. Databases differ in JSON, so their text is compared here."""
         rows = self._ask(f"seq, {self._dialect.args}", where, places) if places else []
         return [(seq,) for seq, args in rows if arguments_match(args, where.args)]
 
@@ -384,7 +383,7 @@ class Index:
         return self._execute(self._dialect.say(sql), [seqs, *values]).fetchall()
 
     def _conditions(self, where: Filter) -> tuple[str, list[Any]]:
-        """The filter in SQL, from fixed pieces; only values come from users."""
+        """The filter in SQL, from fixed pieces. Only values come from users."""
         pieces: list[Piece] = []
         if where.states:
             pieces.append((f"state {self._dialect.one_of_texts}", [to_json(sorted(where.states))]))
@@ -418,7 +417,7 @@ class Index:
         return " AND ".join(sql for sql, _ in pieces), [value for _, values in pieces for value in values]
 
     def _one_of(self, column: str, names: Iterable[str]) -> Piece:
-        """The column is one of these names, or begins as one of those that end with a star."""
+        """The column is one of these names, or begins like one that ends with a star."""
         exact = [name for name in names if not name.endswith("*")]
         starts = [name[:-1] for name in names if name.endswith("*")]
         either = [f"{column} {self._dialect.one_of_texts}"] if exact else []
@@ -439,7 +438,7 @@ _WAITED = "(CASE WHEN state = 'queued' THEN ? WHEN started_at >= queued_at THEN 
 
 
 def _within(number: str, values: list[Any], least: int | None, most: int | None) -> list[Piece]:
-    """This number is not less, and not more. A clock that was set back does not make it less than nothing."""
+    """The number is between these. One below zero, from a clock that was set back, counts as zero."""
     pieces: list[Piece] = []
     if least is not None and least > 0:
         pieces.append((f"{number} >= ?", [*values, least]))
@@ -456,11 +455,11 @@ def _ids_before(bound: str | None) -> tuple[str, list[str]]:
 
 
 def _behind(part: str) -> str | None:
-    """What comes behind everything that begins with this part; None: nothing does. In ASCII where that is possible: not
-    every database can hold other signs."""
+    """What sorts after everything that begins with this part; None: nothing does. In ASCII where possible: not every
+    database can hold other characters."""
     if not part:
         return None
-    return part[:-1] + chr(ord(part[-1]) + 1) if part[-1] < "~" else part + _LAST_SIGN
+    return part[:-1] + chr(ord(part[-1]) + 1) if part[-1] < "~" else part + _LAST_CHARACTER
 
 
 def _escaped(text: str) -> str:

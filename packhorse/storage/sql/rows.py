@@ -1,5 +1,5 @@
-"""Rows of the SQL tables, to and from jobs and events: in the order of the fields of `Job`. On the way of every job, so
-each function does no more than it must."""
+"""Converts rows of the SQL tables to jobs, events and other records, and back. Used for every job, so each function
+does only what it must."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _changing_values = attrgetter(*CHANGING_FIELDS, "seq")
 
 
 def job_of(row: Row) -> Job:
-    """The job in a row of its columns, in the order of the `Job` fields; a `BrokenJob` if its words are unknown."""
+    """The job in a row of its columns, in the order of the `Job` fields; a `BrokenJob` if its values are unknown."""
     fields = list(row)
     state = _STATES.get(fields[_STATE])
     if state is None or fields[_ARGS] is None:

@@ -54,8 +54,6 @@ _MOST_EXPIRED = 2_000
 _REASONS = frozenset(reason.value for reason in Reason)
 _amounts = msgspec.json.Decoder(dict[str, int]).decode
 
-EVENT_COLUMNS = "id, at, kind, subject, job_id, queue, state, owner, fence, data"
-
 
 class SQLStorage(Engine[SQLTransaction]):
     """Jobs in an SQL database."""

@@ -25,6 +25,7 @@ from packhorse.core.metrics import (
     has_failed,
     measure,
     measure_deleted,
+    measure_runs,
 )
 from packhorse.core.outcome import Failure
 from packhorse.core.transitions import Transition
@@ -214,6 +215,14 @@ class SQLTransaction(ABC):
         self.move(None, place, number)
         key = (place[0], place[1], "added")
         self.measures[key] = self.measures.get(key, 0) + number
+
+    def count_completed(self, runs: Mapping[Place, Sequence[tuple[int, int]]]) -> None:
+        """Count completed jobs. `runs` has how long each ran and waited, by where it was counted before."""
+        for place, times in runs.items():
+            queue, task, _ = place
+            self.move(place, (queue, task, "completed"), len(times))
+            self.measures[queue, task, "completed"] = self.measures.get((queue, task, "completed"), 0) + len(times)
+            measure_runs(self.measures, queue, task, times)
 
     def _counted(self) -> list[Row]:
         """What was counted, as rows: (level, at, queue, task, counted, amount)."""

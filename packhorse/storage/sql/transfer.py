@@ -183,8 +183,8 @@ def _in(section: Section, row: Any) -> Row:
     if section is Section.JOBS:
         return job_row(row)
     if section is Section.EVENTS:
-        *told, owner, fence, data = event_row(row)
-        return (row.id, *told, owner or None, fence or None, data or None)
+        *about, owner, fence, data = event_row(row)
+        return (row.id, *about, owner or None, fence or None, data or None)
     if section is Section.QUEUES:
         queue = bare(row)
         return (queue.name, queue.paused_at, queue.paused_by, queue.paused_why, queue.paused_until, queue.paused_at)

@@ -1,4 +1,4 @@
-"""Enqueue, reserve, start and finish on SQLite: what every job passes through. The engine could do all of it.
+"""Enqueue, reserve and finish on SQLite: what every job passes through. The engine could do all of it.
 
 Own code because it was measured: reading whole jobs and writing them one by one takes three times as long as statements
 over many jobs, and each statement and row costs a release of the GIL, which is contended while jobs run.
@@ -18,10 +18,8 @@ from packhorse.core.event import Kind
 from packhorse.core.fair_share import FairShare, in_turns
 from packhorse.core.job import RANK_FORCED, Job, NewJob, Token
 from packhorse.core.outcome import Completed, Outcome, Verdict
-from packhorse.storage.engine import maintenance, new_jobs
+from packhorse.storage.engine import attempts, maintenance, new_jobs
 from packhorse.storage.records import Enqueued, Placement
-from packhorse.storage.sql import held_jobs
-from packhorse.storage.sql.held_jobs import HeldJob, count_completed
 from packhorse.storage.sql.rows import FIELDS, Row, from_json, job_of, to_json
 from packhorse.storage.sql.storage import expire_all
 from packhorse.storage.sql.transaction import KnownNames, Place, Write
@@ -241,31 +239,12 @@ class HotPath:
             self._reserved.clear()
         self._reserved.update([(job.id, job) for job in jobs if job.fence == 1 and len(job.args) <= LARGE_ARGS])
 
-    # --- start ----------------------------------------------------------------------------------------------------
-
-    def start(self, tokens: Sequence[Token], agos: Sequence[int]) -> list[Verdict]:
-        return self._write("start", lambda tx: self._start(tx, tokens, agos)) if tokens else []
-
-    def _start(self, tx: SQLiteTransaction, tokens: Sequence[Token], agos: Sequence[int]) -> list[Verdict]:
-        held_by_id = held_jobs.read_held(tx, SQL, tokens)
-        verdicts = []
-        for token, ago in zip(tokens, agos or [0] * len(tokens), strict=True):
-            held = held_by_id.get(token.job_id)
-            if held is None or not held.is_held_by(token):
-                verdicts.append(Verdict.STALE)
-            elif held.state == "running":
-                verdicts.append(Verdict.REPEATED)
-            else:
-                self._reserved.pop(token.job_id, None)  # it is no longer as it was reserved
-                started_at = max(tx.now - ago, held.queued_at or 0)
-                tx.execute(SQL["start_job"], (started_at, tx.now, held.seq))
-                _record_start(tx, held, started_at)
-                tx.move((held.queue, held.task, "reserved"), (held.queue, held.task, "running"))
-                held_by_id[held.id] = held._replace(state="running")
-                verdicts.append(Verdict.ACCEPTED)
-        return verdicts
-
     # --- finish ---------------------------------------------------------------------------------------------------
+
+    def forget(self, tokens: Sequence[Token]) -> None:
+        """These jobs start, and are no longer as they were reserved."""
+        for token in tokens:
+            self._reserved.pop(token.job_id, None)
 
     def finish(self, outcomes: Sequence[Outcome]) -> list[Verdict]:
         return self._write_twice("finish", lambda tx: self._finish(tx, outcomes)) if outcomes else []
@@ -297,7 +276,7 @@ class HotPath:
         if len(remembered) == len(outcomes):
             return [Verdict.ACCEPTED] * len(outcomes)
         others = [outcome for outcome in outcomes if outcome.token.job_id not in remembered]
-        verdicts = iter(held_jobs.finish(tx, SQL, others, _complete))
+        verdicts = iter(attempts.finish(tx, others) if others else [])
         return [Verdict.ACCEPTED if outcome.token.job_id in remembered else next(verdicts) for outcome in outcomes]
 
     def _pop_completed(self, outcomes: Sequence[Outcome]) -> dict[str, tuple[Job, Completed]]:
@@ -336,32 +315,9 @@ def _move_old_batches(tx: SQLiteTransaction, seqs: Sequence[int]) -> None:
         tx.execute(SQL["clear_packs"], (job_id,))
 
 
-def _record_start(tx: SQLiteTransaction, held: HeldJob, at: int) -> None:
-    tx.events.add([held.event(at, "started", "running")])
-
-
-def _complete(tx: SQLiteTransaction, completed: Sequence[tuple[HeldJob, Completed]]) -> None:
-    now = tx.now
-    rows = []
-    runs: dict[Place, list[tuple[int, int]]] = {}
-    for held, outcome in completed:
-        started_at = held.started_at
-        if held.state == "reserved":
-            started_at = max(now - outcome.ago - outcome.ran, held.queued_at or 0)
-            _record_start(tx, held, started_at)
-        started_at = now if started_at is None else started_at
-        begins = 1 if held.state == "reserved" else 0
-        ran_until = transitions.ran_until(started_at, outcome.ran)
-        rows.append((held.owner, started_at, ran_until, now, now, begins, outcome.result, held.seq))
-        tx.events.add([held.event(now, "completed", "completed", f'{{"ran":{outcome.ran}}}')])
-        waited = 0 if held.queued_at is None else started_at - held.queued_at
-        runs.setdefault((held.queue, held.task, held.state), []).append((outcome.ran, waited))
-    tx.executemany(SQL["complete_job"], rows)
-    count_completed(tx, runs)
-
-
 def _complete_remembered(tx: SQLiteTransaction, completed: Sequence[tuple[Job, Completed]]) -> None:
-    """As `_complete`, if all of these are still held as they were reserved; else `_NotHeldError`."""
+    """Complete jobs as `transitions.settled` does, without reading them. Raises `_NotHeldError` if one of them is no
+    longer held as it was reserved."""
     now = tx.now
     runs: dict[Place, list[tuple[int, int]]] = {}
     alike: dict[str, dict[str, list[_Ended]]] = {}  # by owner and queue
@@ -383,7 +339,7 @@ def _complete_remembered(tx: SQLiteTransaction, completed: Sequence[tuple[Job, C
         ]
         if _complete_rows(tx, owner, batches, rows) < len(rows):
             raise _NotHeldError
-    count_completed(tx, runs)
+    tx.count_completed(runs)
 
 
 def _complete_rows(tx: SQLiteTransaction, owner: str, batches: str, rows: list[_CompletedRow]) -> int:

@@ -1,4 +1,5 @@
-"""Rows of the SQLite tables, where they are its own: long arguments lie apart, an INSERT leaves out what is None."""
+"""Rows of the SQLite tables, where they differ: long arguments have a table of their own, an INSERT leaves out what is
+None."""
 
 from __future__ import annotations
 
@@ -11,13 +12,13 @@ from packhorse.storage.sql import rows
 from packhorse.storage.sql.rows import CHANGING, FIELDS, Row
 
 LARGE_ARGS = 2_048
-"""Arguments longer than this many characters are kept apart from the job's row."""
+"""Arguments longer than this many characters are not in the job's row."""
 
 ARGS = "coalesce(args, (SELECT long.args FROM packhorse_large_args AS long WHERE long.job = seq))"
-# The columns of a job in the order of its fields; long arguments are fetched from where they lie.
+# The columns of a job in the order of its fields; long arguments are in a table of their own.
 JOB_COLUMNS = ", ".join(ARGS if field == "args" else field for field in FIELDS)
 
-# What every new job has, and what it may have. The columns that a job does not have are left out of its INSERT: the
+# What every new job has, and what it may have. Columns without a value are left out of the INSERT: the
 # driver binds a None five times slower than a value, which made enqueueing half as fast.
 _REQUIRED = (
     "id", "seq", "task", "queue", "priority", "rank", "created_at", "updated_at", "max_attempts", "max_halts",
@@ -35,12 +36,12 @@ UPDATE_JOB = rows.update_of("packhorse_")
 
 
 PLAIN_COLUMNS = "id, seq, task, args, priority, created_at, queued_at, first_queued_at, max_attempts, max_halts"
-"""All that a plain job in line has."""
+"""All that a plain queued job has."""
 
 IS_PLAIN = """fence = 0 AND persistent = 0 AND args IS NOT NULL AND coalesce(
     timeout, idle_timeout, expires, total_timeout, unique_key, created_by, schedule, backoff, meta
 ) IS NULL"""
-"""Whether a job is plain: it was never held before, and has nothing but what those columns show."""
+"""Whether a job is plain: never held before, and with nothing but what those columns have."""
 
 
 def reserved_plain_job(row: Row, queue: str, rank: int, owner: str, now: int) -> Job:
@@ -53,15 +54,15 @@ def reserved_plain_job(row: Row, queue: str, rank: int, owner: str, now: int) ->
     )  # fmt: skip
 
 
-def insert_of(job: Job, packs: str = "") -> tuple[str, Row]:
+def insert_of(job: Job, batches: str = "") -> tuple[str, Row]:
     """The statement that inserts this job, and its values."""
     shape = (job.state, job.persistent, len(job.args) > LARGE_ARGS, *[value is None for value in _optional_values(job)])
     statement, values_of = _inserts.get(shape) or _insert_for(shape)
-    return statement, (*values_of(job), packs)
+    return statement, (*values_of(job), batches)
 
 
 def _insert_for(shape: _Shape) -> _Insert:
-    """State and persistence stand in the statement itself: the driver would have to adapt an enum and a bool."""
+    """State and persistence are in the statement itself: the driver would have to adapt an enum and a bool."""
     state, persistent, has_large_args, *are_none = shape
     present = [name for name, is_none in zip(_OPTIONAL, are_none, strict=True) if not is_none]
     columns = [*_REQUIRED, *(name for name in present if name != "args" or not has_large_args)]

@@ -131,7 +131,8 @@ class SQLite(SQLStorage):
         return self._hot_path.reserve(owner, queues, limit)
 
     def start(self, tokens: Sequence[Token], agos: Sequence[int] = ()) -> list[Verdict]:
-        return self._hot_path.start(tokens, agos)
+        self._hot_path.forget(tokens)
+        return super().start(tokens, agos)
 
     def finish(self, outcomes: Sequence[Outcome]) -> list[Verdict]:
         return self._hot_path.finish(outcomes)

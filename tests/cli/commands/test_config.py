@@ -43,7 +43,7 @@ def test_what_an_option_names_is_said_to_come_from_it(packhorse: Call):
 
 
 def test_only_those_that_were_set(here: Path, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
-    assert packhorse("config", "--set").stderr.startswith("None is set")
+    assert packhorse("config", "--set").stderr.startswith("No setting is set")
 
     monkeypatch.setenv("PACKHORSE_WEB_TOKEN", "a-secret-that-nobody-may-see")
     result = packhorse("config", "--set")

@@ -9,25 +9,25 @@ from pathlib import Path
 import pytest
 
 from packhorse import Packhorse
-from packhorse.cli.commands.work import _tell_move
+from packhorse.cli.commands.work import _warn_if_moved
 from packhorse.core.job import State
 from packhorse.storage import open_storage
 from packhorse.storage.records import Filter
 from packhorse.storage.transfer import Stage
 from tests.cli.conftest import Call
-from tests.cli.yard import Yard
+from tests.cli.sample_storage import SampleStorage
 
 
 @pytest.fixture
-def ended(yard: Yard) -> Yard:
+def ended(sample: SampleStorage) -> SampleStorage:
     """Jobs in every state that nobody holds."""
     for state in State:
         if state not in ("reserved", "running"):
-            yard.job(state)
-    return yard
+            sample.job(state)
+    return sample
 
 
-def test_a_storage_is_moved_and_the_new_one_is_open(ended: Yard, packhorse: Call) -> None:
+def test_a_storage_is_moved_and_the_new_one_is_open(ended: SampleStorage, packhorse: Call) -> None:
     result = packhorse("copy-store", "sqlite:///packhorse.db", "sqlite:///new.db", "--yes")
 
     assert result.exit_code == 0, result.output
@@ -40,7 +40,7 @@ def test_a_storage_is_moved_and_the_new_one_is_open(ended: Yard, packhorse: Call
     assert "error: this storage was moved to" in told.stderr
 
 
-def test_all_that_look_at_a_moved_storage_say_so(ended: Yard, packhorse: Call) -> None:
+def test_all_that_look_at_a_moved_storage_say_so(ended: SampleStorage, packhorse: Call) -> None:
     waiting = next(iter(ended.storage.find(Filter(states=frozenset({State.QUEUED}))).jobs))
     packhorse("copy-store", ended.url, "sqlite:///new.db", "--yes")
     told = f"this storage was moved to sqlite:///{ended.directory / 'new.db'}"
@@ -58,7 +58,7 @@ def test_all_that_look_at_a_moved_storage_say_so(ended: Yard, packhorse: Call) -
     assert f"bad  {told}" in packhorse("check").stdout
 
 
-def test_it_answers_as_json(ended: Yard, packhorse: Call) -> None:
+def test_it_answers_as_json(ended: SampleStorage, packhorse: Call) -> None:
     result = packhorse("copy-store", ended.url, "sqlite:///new.db", "--yes", "--json")
 
     told = json.loads(result.stdout)
@@ -66,7 +66,7 @@ def test_it_answers_as_json(ended: Yard, packhorse: Call) -> None:
     assert told["target"].endswith("new.db")
 
 
-def test_without_a_terminal_it_wants_a_yes(ended: Yard, packhorse: Call) -> None:
+def test_without_a_terminal_it_wants_a_yes(ended: SampleStorage, packhorse: Call) -> None:
     result = packhorse("copy-store", ended.url, "sqlite:///new.db")
 
     assert result.exit_code == 5
@@ -74,7 +74,7 @@ def test_without_a_terminal_it_wants_a_yes(ended: Yard, packhorse: Call) -> None
     assert ended.storage.move() is None
 
 
-def test_the_same_storage_is_refused_before_anybody_is_asked(ended: Yard, packhorse: Call) -> None:
+def test_the_same_storage_is_refused_before_anybody_is_asked(ended: SampleStorage, packhorse: Call) -> None:
     result = packhorse("copy-store", ended.url, "sqlite:///packhorse.db")
 
     assert "are the same storage" in result.stderr
@@ -82,7 +82,7 @@ def test_the_same_storage_is_refused_before_anybody_is_asked(ended: Yard, packho
     assert "from: FROM and TO\n" in result.stderr
 
 
-def test_what_is_wrong_with_an_address_is_blamed_on_the_argument(ended: Yard, packhorse: Call) -> None:
+def test_what_is_wrong_with_an_address_is_blamed_on_the_argument(ended: SampleStorage, packhorse: Call) -> None:
     missing = packhorse("copy-store", "sqlite:///nowhere.db", "sqlite:///new.db", "--yes")
     (ended.directory / "broken.db").write_bytes(b"no database" * 1000)
     broken = packhorse("copy-store", ended.url, "sqlite:///broken.db", "--yes")
@@ -94,20 +94,20 @@ def test_what_is_wrong_with_an_address_is_blamed_on_the_argument(ended: Yard, pa
     assert "from: FROM and TO\n" in broken.stderr
 
 
-def test_what_does_not_end_in_time_stops_the_move(yard: Yard, packhorse: Call) -> None:
-    yard.job("running")
+def test_what_does_not_end_in_time_stops_the_move(sample: SampleStorage, packhorse: Call) -> None:
+    sample.job("running")
 
-    result = packhorse("copy-store", yard.url, "sqlite:///new.db", "--yes", "--wait", "10ms")
+    result = packhorse("copy-store", sample.url, "sqlite:///new.db", "--yes", "--wait", "10ms")
 
     assert result.exit_code == 7
     assert "still closed" not in result.stderr
     assert "1 job did not end in time; nothing was copied" in result.stderr
-    assert yard.storage.move() is None
-    yard.add()  # it goes on
+    assert sample.storage.move() is None
+    sample.add()  # it goes on
 
 
 def test_a_move_that_was_broken_off_is_cancelled(
-    ended: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ended: SampleStorage, packhorse: Call, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: object) -> None:
         raise KeyboardInterrupt
@@ -117,7 +117,7 @@ def test_a_move_that_was_broken_off_is_cancelled(
     mark = ended.storage.move()
     asked = packhorse("doctor", "--quiet")
     with Packhorse(storage=open_storage(ended.url)) as app:
-        _tell_move(app)
+        _warn_if_moved(app)
 
     cancelled = packhorse("copy-store", ended.url, "--cancel")
 
@@ -134,7 +134,9 @@ def test_a_move_that_was_broken_off_is_cancelled(
     assert "has a part of a copy that was cancelled" in again.stderr
 
 
-def test_a_move_that_was_broken_off_goes_on(ended: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_move_that_was_broken_off_goes_on(
+    ended: SampleStorage, packhorse: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("packhorse.storage.copy_store._verify", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         packhorse("copy-store", ended.url, "sqlite:///new.db", "--yes")
@@ -144,7 +146,7 @@ def test_a_move_that_was_broken_off_goes_on(ended: Yard, packhorse: Call, monkey
     assert result.exit_code == 0, result.output
 
 
-def test_what_was_changed_on_the_way_is_found_out(ended: Yard, packhorse: Call) -> None:
+def test_what_was_changed_on_the_way_is_found_out(ended: SampleStorage, packhorse: Call) -> None:
     new = open_storage(f"sqlite:///{ended.directory / 'new.db'}")
 
     def spoil(*words: object, **named: object) -> bool:
@@ -177,11 +179,11 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_cannot_be_is_refused_and_nothing_is_changed(case: str, ended: Yard, packhorse: Call) -> None:
+def test_what_cannot_be_is_refused_and_nothing_is_changed(case: str, ended: SampleStorage, packhorse: Call) -> None:
     words, expected = WRONG[case]
     (ended.directory / "link.db").symlink_to(ended.path)
     (ended.directory / "notes.txt").write_text("these are notes, and not a database\n" * 100)
-    full = Yard(Path(ended.directory / "full"))
+    full = SampleStorage(Path(ended.directory / "full"))
     full.path.parent.mkdir()
     full.add()
     full.close()
@@ -199,7 +201,9 @@ def test_what_cannot_be_is_refused_and_nothing_is_changed(case: str, ended: Yard
 
 
 @pytest.mark.parametrize("url", ["bla://x", "redis://127.0.0.1:1/0", "postgresql://nobody:secret@127.0.0.1:1/db"])
-def test_a_server_that_is_not_there_is_an_error_without_its_password(ended: Yard, packhorse: Call, url: str) -> None:
+def test_a_server_that_is_not_there_is_an_error_without_its_password(
+    ended: SampleStorage, packhorse: Call, url: str
+) -> None:
     result = packhorse("copy-store", ended.url, url, "--yes")
 
     assert result.exit_code == 4, result.output
@@ -209,7 +213,7 @@ def test_a_server_that_is_not_there_is_an_error_without_its_password(ended: Yard
 
 
 def test_a_full_disk_stops_the_copy_and_nothing_is_lost(
-    ended: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch
+    ended: SampleStorage, packhorse: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from packhorse.core.errors import StorageFull
     from packhorse.storage.sqlite import SQLite
@@ -234,7 +238,7 @@ def test_a_full_disk_stops_the_copy_and_nothing_is_lost(
 
 
 def test_a_storage_with_old_tables_is_to_be_migrated_first(
-    ended: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch
+    ended: SampleStorage, packhorse: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from packhorse.storage.records import Migration
     from packhorse.storage.sqlite import SQLite

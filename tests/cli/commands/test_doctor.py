@@ -25,7 +25,7 @@ from packhorse.monitor.health import CHECKS
 from packhorse.storage import open_storage
 from packhorse.storage.records import Filter, ScheduleInfo, WorkerInfo
 from tests.cli.conftest import Call
-from tests.cli.yard import FOREMAN, Yard
+from tests.cli.sample_storage import FOREMAN, SampleStorage
 from tests.unchecked import unchecked
 
 
@@ -46,10 +46,10 @@ def test_there_are_about_twenty_checks():
     assert len((*LOCAL_CHECKS, *STORAGE_CHECKS, *JOB_CHECKS, *CHECKS)) >= 20
 
 
-def test_a_system_that_runs_is_well(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
+def test_a_system_that_runs_is_well(sample: SampleStorage, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(doctor, "_VERY_SLOW_READ", DAY)  # this machine may be busy
-    yard.join()
-    (yard.directory / "jobs.py").write_text(
+    sample.join()
+    (sample.directory / "jobs.py").write_text(
         "from packhorse import Packhorse\napp = Packhorse()\n@app.task\ndef f(): ...\n"
     )
 
@@ -62,8 +62,8 @@ def test_a_system_that_runs_is_well(yard: Yard, packhorse: Call, monkeypatch: py
     assert {"version", "settings", "reach", "writing", "tables", "latency", "room", "clock", "file"} <= set(told)
 
 
-def test_a_named_filter_that_nobody_can_use_is_bad(yard: Yard, packhorse: Call):
-    (yard.directory / "pyproject.toml").write_text(
+def test_a_named_filter_that_nobody_can_use_is_bad(sample: SampleStorage, packhorse: Call):
+    (sample.directory / "pyproject.toml").write_text(
         '[tool.packhorse.filters]\nslow = "tok:>9s"\nbig = 7\ngood = "dead"\n'
     )
 
@@ -81,8 +81,8 @@ def test_a_named_filter_that_nobody_can_use_is_bad(yard: Yard, packhorse: Call):
     assert "tok:" not in report
 
 
-def test_quiet_shows_only_what_is_not_well(yard: Yard, packhorse: Call):
-    yard.add()
+def test_quiet_shows_only_what_is_not_well(sample: SampleStorage, packhorse: Call):
+    sample.add()
 
     result = packhorse("doctor", "--quiet")
 
@@ -98,14 +98,14 @@ def test_without_a_storage_it_tells_what_it_can(here: Path, packhorse: Call):
 
     assert told["reach"][0][0] == "bad"
     assert "there is no packhorse.db here" in told["reach"][0][1]
-    assert "the first job makes it: packhorse enqueue NAME" in told["reach"][0][2]
+    assert "the first job creates it: packhorse enqueue NAME" in told["reach"][0][2]
     assert told["web"][0][0] == "ok"
     assert list(here.iterdir()) == []
 
 
-def test_a_file_that_was_removed_without_its_log_is_told_by_every_command(yard: Yard, packhorse: Call):
-    yard.add()
-    path = yard.directory / "packhorse.db"
+def test_a_file_that_was_removed_without_its_log_is_told_by_every_command(sample: SampleStorage, packhorse: Call):
+    sample.add()
+    path = sample.directory / "packhorse.db"
     path.unlink()
     step = f"stop what uses it, remove {path}-wal and {path}-shm, and start again, or put a backup there"
 
@@ -128,8 +128,8 @@ def test_settings_that_cannot_be_read_are_all_told(here: Path, packhorse: Call, 
     assert "they cannot be read" in packhorse("doctor", "--report").stdout
 
 
-def test_an_app_that_keeps_its_jobs_elsewhere(yard: Yard, packhorse: Call):
-    (yard.directory / "app.py").write_text("from packhorse import Packhorse\napp = Packhorse('sqlite:///own.db')\n")
+def test_an_app_that_keeps_its_jobs_elsewhere(sample: SampleStorage, packhorse: Call):
+    (sample.directory / "app.py").write_text("from packhorse import Packhorse\napp = Packhorse('sqlite:///own.db')\n")
 
     *_, (verdict, sentence, fix) = found(packhorse)["app"]
 
@@ -138,9 +138,9 @@ def test_an_app_that_keeps_its_jobs_elsewhere(yard: Yard, packhorse: Call):
     assert fix == "export PACKHORSE_URL=sqlite:///own.db"
 
 
-def test_an_app_that_cannot_be_imported(yard: Yard, packhorse: Call):
-    yard.add()
-    (yard.directory / "jobs.py").write_text("import packhorse\nimport nonsense_that_is_not_there\n")
+def test_an_app_that_cannot_be_imported(sample: SampleStorage, packhorse: Call):
+    sample.add()
+    (sample.directory / "jobs.py").write_text("import packhorse\nimport nonsense_that_is_not_there\n")
 
     ((verdict, sentence, fix),) = found(packhorse)["app"]
 
@@ -161,34 +161,40 @@ def test_an_app_that_cannot_be_imported(yard: Yard, packhorse: Call):
     ],
 )
 def test_a_web_that_would_refuse_to_start(
-    yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], verdict: str
+    sample: SampleStorage, packhorse: Call, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], verdict: str
 ):
-    yard.add()
-    (yard.directory / "open.txt").write_text("ann admin " + "x" * 40)
-    (yard.directory / "closed.txt").write_text("ann admin " + "x" * 40)
-    (yard.directory / "shown.txt").write_text("ann admin " + "x" * 40)
-    (yard.directory / "open.txt").chmod(0o666)
-    (yard.directory / "shown.txt").chmod(0o644)
-    (yard.directory / "closed.txt").chmod(0o600)
+    sample.add()
+    (sample.directory / "open.txt").write_text("ann admin " + "x" * 40)
+    (sample.directory / "closed.txt").write_text("ann admin " + "x" * 40)
+    (sample.directory / "shown.txt").write_text("ann admin " + "x" * 40)
+    (sample.directory / "open.txt").chmod(0o666)
+    (sample.directory / "shown.txt").chmod(0o644)
+    (sample.directory / "closed.txt").chmod(0o600)
     for name, value in variables.items():
         monkeypatch.setenv(f"PACKHORSE_{name}", value)
 
     assert verdicts(packhorse, "web") == [verdict]
 
 
-def test_a_file_that_everybody_may_write_to(yard: Yard, packhorse: Call):
-    yard.add()
-    yard.path.chmod(0o666)
+def test_a_file_that_everybody_may_write_to(sample: SampleStorage, packhorse: Call):
+    sample.add()
+    sample.path.chmod(0o666)
 
     assert verdicts(packhorse, "file") == ["bad"]
 
 
-def test_storages_that_are_slow_full_or_complain(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
-    yard.add()
+def test_storages_that_are_slow_full_or_complain(
+    sample: SampleStorage, packhorse: Call, monkeypatch: pytest.MonkeyPatch
+):
+    sample.add()
     health = replace(
-        yard.storage.health(), latency=SECOND, free=1_000, problems=["it creaks"], notes=["it is old: get a newer one"]
+        sample.storage.health(),
+        latency=SECOND,
+        free=1_000,
+        problems=["it creaks"],
+        notes=["it is old: get a newer one"],
     )
-    monkeypatch.setattr(type(yard.storage), "health", lambda self: health)
+    monkeypatch.setattr(type(sample.storage), "health", lambda self: health)
 
     told = found(packhorse)
 
@@ -198,17 +204,17 @@ def test_storages_that_are_slow_full_or_complain(yard: Yard, packhorse: Call, mo
     assert "note: it is old: get a newer one\n" in packhorse("storage").stdout
 
 
-def test_clocks_that_are_apart(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
-    yard.add()
-    monkeypatch.setattr(type(yard.storage), "now", lambda self: clock.now() + DAY)
+def test_clocks_that_are_apart(sample: SampleStorage, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
+    sample.add()
+    monkeypatch.setattr(type(sample.storage), "now", lambda self: clock.now() + DAY)
 
     assert verdicts(packhorse, "clock") == ["note"]
 
 
-def test_foremen_that_are_quiet_unhealthy_or_of_another_version(yard: Yard, packhorse: Call):
-    yard.join()
-    yard.storage.join(WorkerInfo("f2", Subject.FOREMAN, host="pony", pid=21, info={"version": "0.0.1"}))
-    yard.storage.heartbeat({FOREMAN: {"state": "quiet"}, "f2": {"state": "unhealthy", "problem": "no memory"}})
+def test_foremen_that_are_quiet_unhealthy_or_of_another_version(sample: SampleStorage, packhorse: Call):
+    sample.join()
+    sample.storage.join(WorkerInfo("f2", Subject.FOREMAN, host="pony", pid=21, info={"version": "0.0.1"}))
+    sample.storage.heartbeat({FOREMAN: {"state": "quiet"}, "f2": {"state": "unhealthy", "problem": "no memory"}})
 
     told = found(packhorse)
 
@@ -217,12 +223,12 @@ def test_foremen_that_are_quiet_unhealthy_or_of_another_version(yard: Yard, pack
     assert told["versions"][0][1].endswith(f"1 foreman runs 0.0.1; this is {__version__}")
 
 
-def test_whoever_is_silent_is_named(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
-    yard.join()
+def test_whoever_is_silent_is_named(sample: SampleStorage, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
+    sample.join()
     monkeypatch.setenv("PACKHORSE_LEASE", "200ms")
     monkeypatch.setenv("PACKHORSE_HEARTBEAT", "100ms")
-    while yard.storage.now() - max(each.beat_at for each in yard.storage.workers()) <= 250_000:
-        yard.storage.wait(0.05)
+    while sample.storage.now() - max(each.beat_at for each in sample.storage.workers()) <= 250_000:
+        sample.storage.wait(0.05)
 
     told = found(packhorse)
 
@@ -231,9 +237,9 @@ def test_whoever_is_silent_is_named(yard: Yard, packhorse: Call, monkeypatch: py
     assert told["foreman"][0][0] == "bad"
 
 
-def test_jobs_of_an_unknown_task_are_reported(yard: Yard, packhorse: Call):
-    yard.join()
-    yard.add("mystery", queue="riddles")
+def test_jobs_of_an_unknown_task_are_reported(sample: SampleStorage, packhorse: Call):
+    sample.join()
+    sample.add("mystery", queue="riddles")
 
     told = found(packhorse)
 
@@ -241,9 +247,9 @@ def test_jobs_of_an_unknown_task_are_reported(yard: Yard, packhorse: Call):
     assert told["known"][0][2].endswith("packhorse abort --where task:mystery")
 
 
-def test_a_queue_that_no_worker_serves_is_reported_after_a_lease(yard: Yard, packhorse: Call):
-    yard.join()
-    before = long_ago(yard, MINUTE)
+def test_a_queue_that_no_worker_serves_is_reported_after_a_lease(sample: SampleStorage, packhorse: Call):
+    sample.join()
+    before = long_ago(sample, MINUTE)
     before.enqueue([NewJob("old", "resize", "print")])
     before.close()
 
@@ -253,10 +259,10 @@ def test_a_queue_that_no_worker_serves_is_reported_after_a_lease(yard: Yard, pac
     assert sentence.startswith("no running worker serves print; 1 job waits")
 
 
-def test_jobs_in_a_paused_queue_are_reported(yard: Yard, packhorse: Call):
-    yard.join()
-    yard.add(queue="mail")
-    yard.storage.pause("mail", by="ann")
+def test_jobs_in_a_paused_queue_are_reported(sample: SampleStorage, packhorse: Call):
+    sample.join()
+    sample.add(queue="mail")
+    sample.storage.pause("mail", by="ann")
 
     told = found(packhorse)
 
@@ -264,30 +270,30 @@ def test_jobs_in_a_paused_queue_are_reported(yard: Yard, packhorse: Call):
     assert told["paused"][0][2] == "packhorse resume mail"
 
 
-def test_foremen_that_take_no_jobs_are_bad(yard: Yard, packhorse: Call):
-    yard.join()
-    yard.storage.heartbeat({FOREMAN: {"state": "working", "wanted": 0, "max": 0}})
+def test_foremen_that_take_no_jobs_are_bad(sample: SampleStorage, packhorse: Call):
+    sample.join()
+    sample.storage.heartbeat({FOREMAN: {"state": "working", "wanted": 0, "max": 0}})
 
     assert found(packhorse)["crew"] == [
         ("bad", "no jobs are taken; the foreman mule:11 keeps no workers", "packhorse scale 1 mule:11")
     ]
 
 
-def test_without_a_foreman_nobody_can_know_a_task(yard: Yard, packhorse: Call):
-    yard.add("order_email")
+def test_without_a_foreman_nobody_can_know_a_task(sample: SampleStorage, packhorse: Call):
+    sample.add("order_email")
 
     assert "known" not in found(packhorse)
 
 
-def garble(yard: Yard, job_id: str, column: str, value: str) -> None:
-    storage: Any = yard.storage
+def garble(sample: SampleStorage, job_id: str, column: str, value: str) -> None:
+    storage: Any = sample.storage
     sql = f"UPDATE packhorse_job SET {column} = {value} WHERE id = '{job_id}'"
     storage._db.write("garble", lambda tx: tx.execute(sql, ()))
 
 
-def test_a_record_that_cannot_be_right_is_bad_and_shown(yard: Yard, packhorse: Call):
-    job = yard.add()
-    garble(yard, job.id, "meta", "'garbage{'")
+def test_a_record_that_cannot_be_right_is_bad_and_shown(sample: SampleStorage, packhorse: Call):
+    job = sample.add()
+    garble(sample, job.id, "meta", "'garbage{'")
 
     told = found(packhorse)["records"]
     listed, page = packhorse("jobs"), packhorse("job", job.id)
@@ -303,32 +309,32 @@ def test_a_record_that_cannot_be_right_is_bad_and_shown(yard: Yard, packhorse: C
     assert page.exit_code == 0
     assert "BrokenRecord" in page.stdout
     assert packhorse("delete", job.id, "--yes").exit_code == 0
-    assert yard.storage.get(job.id) is None
+    assert sample.storage.get(job.id) is None
 
 
-def test_a_running_job_that_nobody_holds_is_bad(yard: Yard, packhorse: Call):
-    job = yard.start(yard.add())
+def test_a_running_job_that_nobody_holds_is_bad(sample: SampleStorage, packhorse: Call):
+    job = sample.start(sample.add())
     assert found(packhorse)["records"] == [("ok", "the records of jobs are valid", None)]
-    garble(yard, job.id, "owner", "NULL")
+    garble(sample, job.id, "owner", "NULL")
 
     told = found(packhorse)["records"]
 
     assert told[0][:2] == ("bad", f"job {job.id} is running and no worker holds it")
 
 
-def test_such_a_job_is_found_behind_many_newer_ones(yard: Yard, packhorse: Call):
-    job = yard.start(yard.add())
-    yard.storage.enqueue([NewJob(id=new_id(), task="resize", queue="resize") for _ in range(300)])
-    garble(yard, job.id, "owner", "NULL")
+def test_such_a_job_is_found_behind_many_newer_ones(sample: SampleStorage, packhorse: Call):
+    job = sample.start(sample.add())
+    sample.storage.enqueue([NewJob(id=new_id(), task="resize", queue="resize") for _ in range(300)])
+    garble(sample, job.id, "owner", "NULL")
 
     told = found(packhorse)["records"]
 
     assert told[0][:2] == ("bad", f"job {job.id} is running and no worker holds it")
 
 
-def test_jobs_that_fail(yard: Yard, packhorse: Call):
+def test_jobs_that_fail(sample: SampleStorage, packhorse: Call):
     for _ in range(10):
-        yard.finish(Failed(yard.start(yard.add()).token, Failure("ValueError", "no")))
+        sample.finish(Failed(sample.start(sample.add()).token, Failure("ValueError", "no")))
 
     told = found(packhorse)
 
@@ -336,37 +342,37 @@ def test_jobs_that_fail(yard: Yard, packhorse: Call):
     assert told["dead"][0][1] == "10 jobs are dead"
 
 
-def test_workers_that_die_under_their_jobs_are_told_but_are_no_failures(yard: Yard, packhorse: Call):
-    yard.halt(yard.add())
+def test_workers_that_die_under_their_jobs_are_told_but_are_no_failures(sample: SampleStorage, packhorse: Call):
+    sample.halt(sample.add())
 
     few = "0 of 0 attempts of the last hour failed, 1 was halted because a worker died"
     assert found(packhorse)["failing"] == [("ok", few, None)]
 
     for _ in range(9):
-        yard.halt(yard.add(queue="risky"))
-        yard.storage.delete([job.id for job in yard.storage.find(Filter()).jobs])
+        sample.halt(sample.add(queue="risky"))
+        sample.storage.delete([job.id for job in sample.storage.find(Filter()).jobs])
 
     many = "0 of 0 attempts of the last hour failed, 10 were halted because a worker died"
     assert found(packhorse)["failing"] == [("note", many, "packhorse events --kind halted")]
 
 
-def test_schedules_that_are_unreadable_paused_or_late(yard: Yard, packhorse: Call):
-    yard.join()
-    now = yard.storage.now()
-    unchecked(yard.storage, "put_schedules")(
+def test_schedules_that_are_unreadable_paused_or_late(sample: SampleStorage, packhorse: Call):
+    sample.join()
+    now = sample.storage.now()
+    unchecked(sample.storage, "put_schedules")(
         [
             ScheduleInfo("odd", "report", "every full moon", next_at=now + DAY),
             ScheduleInfo("late", "report", "* * * * *", next_at=now - DAY),
             ScheduleInfo("paused", "report", "* * * * *", next_at=now + DAY),
         ]
     )
-    yard.storage.pause_schedule("paused", True)
+    sample.storage.pause_schedule("paused", True)
 
     assert sorted(verdicts(packhorse, "schedules")) == ["bad", "note", "note"]
 
 
-def test_a_schedule_is_late_also_if_no_foreman_lives(yard: Yard, packhorse: Call):
-    yard.storage.put_schedules([ScheduleInfo("late", "report", "0 3 * * *", next_at=yard.storage.now() - DAY)])
+def test_a_schedule_is_late_also_if_no_foreman_lives(sample: SampleStorage, packhorse: Call):
+    sample.storage.put_schedules([ScheduleInfo("late", "report", "0 3 * * *", next_at=sample.storage.now() - DAY)])
 
     ((verdict, sentence, fix),) = found(packhorse)["schedules"]
 
@@ -377,11 +383,11 @@ def test_a_schedule_is_late_also_if_no_foreman_lives(yard: Yard, packhorse: Call
 # --- the report -------------------------------------------------------------------------------------------------------
 
 
-def test_the_report_has_numbers_and_no_data(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
+def test_the_report_has_numbers_and_no_data(sample: SampleStorage, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PACKHORSE_WEB_TOKEN", "a-secret-that-nobody-may-see")
-    yard.in_every_state()
-    yard.add("send_notice", {"email": "ann@example.org"}, queue="mail")
-    yard.storage.pause("mail", by="mallory", why="no server")
+    sample.in_every_state()
+    sample.add("send_notice", {"email": "ann@example.org"}, queue="mail")
+    sample.storage.pause("mail", by="mallory", why="no server")
 
     result = packhorse("doctor", "--report")
 
@@ -391,7 +397,15 @@ def test_the_report_has_numbers_and_no_data(yard: Yard, packhorse: Call, monkeyp
     assert "completed 1, dead 1" in text
     assert "× ValueError at jobs.py:4" in text
     assert "web_token = ***  (PACKHORSE_WEB_TOKEN in the environment)" in text
-    for secret in ("a-secret", "ann@example.org", "mule", "mallory", "cannot decode", str(yard.directory), "image_id"):
+    for secret in (
+        "a-secret",
+        "ann@example.org",
+        "mule",
+        "mallory",
+        "cannot decode",
+        str(sample.directory),
+        "image_id",
+    ):
         assert secret not in text
 
 
@@ -403,8 +417,8 @@ def test_names_of_hosts_people_and_places_are_taken_out():
     assert told == "<user> on host-2:7 and host-1 at <home>/shop, redis://…, anna's mules"
 
 
-def test_this_host_and_this_user_are_never_in_it(yard: Yard, packhorse: Call):
-    yard.storage.join(WorkerInfo("f1", Subject.FOREMAN, host=socket.gethostname(), pid=1))
+def test_this_host_and_this_user_are_never_in_it(sample: SampleStorage, packhorse: Call):
+    sample.storage.join(WorkerInfo("f1", Subject.FOREMAN, host=socket.gethostname(), pid=1))
 
     text = packhorse("doctor", "--report").stdout
 
@@ -412,14 +426,14 @@ def test_this_host_and_this_user_are_never_in_it(yard: Yard, packhorse: Call):
     assert f" {getpass.getuser()} " not in text
 
 
-def long_ago(yard: Yard, by: int):
+def long_ago(sample: SampleStorage, by: int):
     """The same file, for somebody whose clock is behind."""
-    return open_storage(yard.url, now=lambda: now() - by)
+    return open_storage(sample.url, now=lambda: now() - by)
 
 
-def test_all_is_well_with_a_foreman_and_nothing_old(yard: Yard, packhorse: Call):
-    yard.join()
-    yard.add()
+def test_all_is_well_with_a_foreman_and_nothing_old(sample: SampleStorage, packhorse: Call):
+    sample.join()
+    sample.add()
 
     result = packhorse("check")
 
@@ -428,14 +442,14 @@ def test_all_is_well_with_a_foreman_and_nothing_old(yard: Yard, packhorse: Call)
     assert "1 foreman alive" in result.stdout
 
 
-def test_quiet_and_well_says_nothing(yard: Yard, packhorse: Call):
-    yard.join()
+def test_quiet_and_well_says_nothing(sample: SampleStorage, packhorse: Call):
+    sample.join()
 
     assert packhorse("check", "-q").output == ""
 
 
-def test_no_foreman_is_unhealthy(yard: Yard, packhorse: Call):
-    yard.add()
+def test_no_foreman_is_unhealthy(sample: SampleStorage, packhorse: Call):
+    sample.add()
 
     result = packhorse("check")
 
@@ -443,8 +457,8 @@ def test_no_foreman_is_unhealthy(yard: Yard, packhorse: Call):
     assert "bad  no foreman is running" in result.stdout
 
 
-def test_a_silent_foreman_is_unhealthy(yard: Yard, packhorse: Call):
-    before = long_ago(yard, 2 * MINUTE)
+def test_a_silent_foreman_is_unhealthy(sample: SampleStorage, packhorse: Call):
+    before = long_ago(sample, 2 * MINUTE)
     before.join(WorkerInfo("old", Subject.FOREMAN))
     before.close()
 
@@ -454,15 +468,15 @@ def test_a_silent_foreman_is_unhealthy(yard: Yard, packhorse: Call):
     assert "no foreman has sent a heartbeat for 2m" in result.stdout
 
 
-def test_a_job_that_waits_for_too_long_is_unhealthy_unless_its_queue_is_paused(yard: Yard, packhorse: Call):
-    yard.join()
-    yard.storage.join(WorkerInfo("resizer", queues=["images"]))
-    before = long_ago(yard, 6 * MINUTE)
+def test_a_job_that_waits_for_too_long_is_unhealthy_unless_its_queue_is_paused(sample: SampleStorage, packhorse: Call):
+    sample.join()
+    sample.storage.join(WorkerInfo("resizer", queues=["images"]))
+    before = long_ago(sample, 6 * MINUTE)
     before.enqueue([NewJob("old", "resize", "images")])
     before.close()
 
     too_old, old_enough = packhorse("check"), packhorse("check", "--max-age", "1h")
-    yard.storage.pause("images")
+    sample.storage.pause("images")
     paused = packhorse("check")
 
     assert too_old.exit_code == 6
@@ -472,9 +486,9 @@ def test_a_job_that_waits_for_too_long_is_unhealthy_unless_its_queue_is_paused(y
     assert paused.exit_code == 0
 
 
-def test_an_overdue_job_is_unhealthy(yard: Yard, packhorse: Call):
-    yard.join()
-    before = long_ago(yard, 20 * MINUTE)
+def test_an_overdue_job_is_unhealthy(sample: SampleStorage, packhorse: Call):
+    sample.join()
+    before = long_ago(sample, 20 * MINUTE)
     before.enqueue([NewJob("late", "resize", "images", delay=MINUTE)])
     before.close()
 

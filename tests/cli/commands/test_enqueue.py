@@ -19,8 +19,8 @@ from packhorse.storage import Storage, open_storage
 from packhorse.storage.records import CheckIn, Filter, LogLine, TaskInfo, WorkerInfo
 from tests.children import ROOT, running
 from tests.cli.conftest import Call
-from tests.cli.hand import worker
-from tests.cli.yard import FAILURE, Yard
+from tests.cli.manual_worker import worker
+from tests.cli.sample_storage import FAILURE, SampleStorage
 
 APP = """
 from packhorse import Packhorse
@@ -175,12 +175,12 @@ def test_an_app_that_was_taken_by_itself_is_named_when_it_lacks_the_task(app: Pa
     ],
 )
 def test_a_task_of_another_app_that_the_storage_knows_is_told_with_that_app(
-    app: Path, yard: Yard, packhorse: Call, target: str | None, why: str, hint: str
+    app: Path, sample: SampleStorage, packhorse: Call, target: str | None, why: str, hint: str
 ):
-    yard.storage.announce([TaskInfo("slow", "slow")])
+    sample.storage.announce([TaskInfo("slow", "slow")])
     if target is not None:
-        yard.storage.join(WorkerInfo("boss", Subject.FOREMAN, info={"target": target}))
-        yard.storage.join(WorkerInfo("ann", foreman="boss", info={"tasks": ["slow"]}))
+        sample.storage.join(WorkerInfo("boss", Subject.FOREMAN, info={"target": target}))
+        sample.storage.join(WorkerInfo("ann", foreman="boss", info={"tasks": ["slow"]}))
 
     result = packhorse("enqueue", "slow", "40")
 
@@ -199,15 +199,15 @@ def test_force_enqueues_an_unknown_task(app: Path, packhorse: Call):
     assert (job.task, job.queue) == ("elsewhere", "elsewhere")
 
 
-def test_without_an_app_the_storage_knows_the_tasks_and_their_queues(yard: Yard, packhorse: Call):
-    yard.storage.announce([TaskInfo("send_notice", "mail")])
+def test_without_an_app_the_storage_knows_the_tasks_and_their_queues(sample: SampleStorage, packhorse: Call):
+    sample.storage.announce([TaskInfo("send_notice", "mail")])
 
     known = packhorse("enqueue", "send_notice", "user_id=7")
     unknown = packhorse("enqueue", "send_notic", "user_id=7")
     unnamed = packhorse("enqueue", "send_notice", "7")
 
     assert known.exit_code == 0
-    assert [job.queue for job in stored(yard.directory)] == ["mail"]
+    assert [job.queue for job in stored(sample.directory)] == ["mail"]
     assert unknown.exit_code == 3
     assert "did you mean 'send_notice'?" in unknown.stderr
     assert "there is no app here" in unknown.stderr
@@ -215,13 +215,13 @@ def test_without_an_app_the_storage_knows_the_tasks_and_their_queues(yard: Yard,
     assert "need names" in unnamed.stderr
 
 
-def test_without_an_app_arguments_fit_what_workers_announced(yard: Yard, packhorse: Call):
-    app = Packhorse(yard.storage)
+def test_without_an_app_arguments_fit_what_workers_announced(sample: SampleStorage, packhorse: Call):
+    app = Packhorse(sample.storage)
 
     @app.task(queue="mail")
     def send_notice(user_id: int, text: str = "") -> None: ...
 
-    yard.storage.announce(app.announcements())
+    sample.storage.announce(app.announcements())
 
     by_place = packhorse("enqueue", "send_notice", "7", "text=8")
     wrong = packhorse("enqueue", "send_notice", "user_id=seven")
@@ -229,7 +229,7 @@ def test_without_an_app_arguments_fit_what_workers_announced(yard: Yard, packhor
     forced = packhorse("enqueue", "send_notice", "user=7", "--force")
 
     assert (by_place.exit_code, forced.exit_code) == (0, 0)
-    assert sorted(job.args for job in stored(yard.directory)) == ['{"user":7}', '{"user_id":7,"text":"8"}']
+    assert sorted(job.args for job in stored(sample.directory)) == ['{"user":7}', '{"user_id":7,"text":"8"}']
     assert (wrong.exit_code, unknown.exit_code) == (2, 2)
     assert "argument 'user_id': expected int, got str" in wrong.stderr
     assert "has no argument 'user'; did you mean 'user_id'?" in unknown.stderr
@@ -295,7 +295,7 @@ def test_a_storage_that_the_app_names_is_said_to_be_named_by_it(here: Path, pack
     result = packhorse(*command, *(["--app", "shop.py"] if command[0] == "enqueue" else []))
 
     assert result.exit_code == 4
-    assert "from: the app shop.py, which names its storage itself" in result.stderr
+    assert "from: the app shop.py, in its code" in result.stderr
 
 
 def test_a_foreman_waits_for_no_directory_that_there_is_not(here: Path, packhorse: Call):
@@ -404,8 +404,8 @@ def test_ctrl_c_ends_the_waiting_and_not_the_job(app: Path, sent: signal.Signals
 # --- wait -------------------------------------------------------------------------------------------------------------
 
 
-def test_wait_tells_each_end_and_ends_with_the_worst(yard: Yard, packhorse: Call):
-    done, dead = yard.job("completed"), yard.job("dead")
+def test_wait_tells_each_end_and_ends_with_the_worst(sample: SampleStorage, packhorse: Call):
+    done, dead = sample.job("completed"), sample.job("dead")
 
     well = packhorse("wait", done.id)
     badly = packhorse("wait", done.id[-8:], dead.id[-8:])
@@ -416,8 +416,8 @@ def test_wait_tells_each_end_and_ends_with_the_worst(yard: Yard, packhorse: Call
     assert "dead       resize  ValueError: cannot decode image 7" in badly.stdout
 
 
-def test_wait_for_ids_on_stdin_in_json(yard: Yard, packhorse: Call):
-    jobs = [yard.job("completed", queue=f"q{number}") for number in range(3)]
+def test_wait_for_ids_on_stdin_in_json(sample: SampleStorage, packhorse: Call):
+    jobs = [sample.job("completed", queue=f"q{number}") for number in range(3)]
 
     result = packhorse("wait", "-", "--json", stdin="".join(f"{job.id}\n\n" for job in jobs))
 
@@ -425,8 +425,8 @@ def test_wait_for_ids_on_stdin_in_json(yard: Yard, packhorse: Call):
     assert [json.loads(line)["id"] for line in result.stdout.splitlines()] == [job.id for job in jobs]
 
 
-def test_wait_ends_with_7_and_says_what_is_pending(yard: Yard, packhorse: Call):
-    done, waiting = yard.job("completed"), yard.job("scheduled")
+def test_wait_ends_with_7_and_says_what_is_pending(sample: SampleStorage, packhorse: Call):
+    done, waiting = sample.job("completed"), sample.job("scheduled")
 
     result = packhorse("wait", done.id, waiting.id, "--timeout", "20ms")
 
@@ -436,18 +436,18 @@ def test_wait_ends_with_7_and_says_what_is_pending(yard: Yard, packhorse: Call):
     assert "it is delayed until" in result.stderr
 
 
-def test_wait_for_a_job_that_a_worker_ends(yard: Yard, packhorse: Call):
-    job = yard.add()
+def test_wait_for_a_job_that_a_worker_ends(sample: SampleStorage, packhorse: Call):
+    job = sample.add()
 
-    with worker(yard.url, complete, "resize"):
+    with worker(sample.url, complete, "resize"):
         result = packhorse("wait", job.id, "--timeout", "20s")
 
     assert result.exit_code == 0
 
 
 @pytest.mark.parametrize("stdin", ["", "\n\n"])
-def test_nothing_on_stdin_is_told(yard: Yard, packhorse: Call, stdin: str):
-    yard.add()
+def test_nothing_on_stdin_is_told(sample: SampleStorage, packhorse: Call, stdin: str):
+    sample.add()
 
     result = packhorse("wait", "-", stdin=stdin)
 
@@ -471,18 +471,17 @@ def test_a_time_that_has_passed_is_told(app: Path, packhorse: Call):
     assert "--at" not in coming.stderr
 
 
-def test_a_queue_that_no_running_worker_serves_is_warned_of(yard: Yard, packhorse: Call):
-    yard.join()
+def test_a_queue_that_no_running_worker_serves_is_warned_of(sample: SampleStorage, packhorse: Call):
+    sample.join()
 
     later = packhorse("enqueue", "resize", "--queue", "slow", "--in", "1h", "--force")
     served = packhorse("enqueue", "resize", "--queue", "mail", "--in", "1h", "--force")
 
     assert "! no running worker serves slow: packhorse work --queues slow" in later.stderr
     assert "no running worker" not in served.stderr
-    assert "no running worker serves slow; 1 job waits for its time." in packhorse("status").stdout
 
 
-def test_the_same_call_under_an_id_of_ones_own_adds_one_job(yard: Yard, packhorse: Call):
+def test_the_same_call_under_an_id_of_ones_own_adds_one_job(sample: SampleStorage, packhorse: Call):
     words = ("enqueue", "resize", "width=7", "--id", "order-0000-4711", "--force")
 
     first, again, other = packhorse(*words), packhorse(*words), packhorse(*words[:2], "width=8", *words[3:])
@@ -490,4 +489,4 @@ def test_the_same_call_under_an_id_of_ones_own_adds_one_job(yard: Yard, packhors
     assert first.stdout == again.stdout == "order-0000-4711\n"
     assert other.exit_code != 0
     assert "its arguments differ" in other.stderr
-    assert len(yard.storage.find(Filter()).jobs) == 1
+    assert len(sample.storage.find(Filter()).jobs) == 1

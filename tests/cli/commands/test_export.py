@@ -12,11 +12,11 @@ from packhorse.core.job import State, UniqueLock
 from packhorse.storage import open_storage
 from packhorse.storage.records import Filter
 from tests.cli.conftest import Call
-from tests.cli.yard import Yard
+from tests.cli.sample_storage import SampleStorage
 
 
-def test_every_job_is_a_line_with_all_that_it_has(yard: Yard, packhorse: Call) -> None:
-    jobs = yard.in_every_state()
+def test_every_job_is_a_line_with_all_that_it_has(sample: SampleStorage, packhorse: Call) -> None:
+    jobs = sample.in_every_state()
 
     result = packhorse("export")
 
@@ -33,9 +33,9 @@ def test_every_job_is_a_line_with_all_that_it_has(yard: Yard, packhorse: Call) -
 
 
 def test_an_export_has_all_fields_whatever_somebody_likes_to_read(
-    yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch
+    sample: SampleStorage, packhorse: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = yard.add("resize", {"image_id": 7})
+    job = sample.add("resize", {"image_id": 7})
 
     result = packhorse("export", "--fields", "id")
     monkeypatch.setenv("PACKHORSE_FIELDS", "id")
@@ -45,8 +45,8 @@ def test_an_export_has_all_fields_whatever_somebody_likes_to_read(
     assert json.loads(packhorse("export").stdout)["task"] == job.task
 
 
-def test_a_filter_says_which(yard: Yard, packhorse: Call) -> None:
-    jobs = yard.in_every_state()
+def test_a_filter_says_which(sample: SampleStorage, packhorse: Call) -> None:
+    jobs = sample.in_every_state()
 
     result = packhorse("export", "dead", "-q")
 
@@ -54,21 +54,21 @@ def test_a_filter_says_which(yard: Yard, packhorse: Call) -> None:
     assert result.stderr == ""
 
 
-def test_what_waited_waits_again_where_it_is_imported(yard: Yard, packhorse: Call) -> None:
-    later = yard.add(delay=HOUR, priority=7, timeout=5, meta='{"a": 1}', unique=UniqueLock("once"))
-    yard.in_every_state()
-    (yard.directory / "all.jsonl").write_text(packhorse("export").stdout)
+def test_what_waited_waits_again_where_it_is_imported(sample: SampleStorage, packhorse: Call) -> None:
+    later = sample.add(delay=HOUR, priority=7, timeout=5, meta='{"a": 1}', unique=UniqueLock("once"))
+    sample.in_every_state()
+    (sample.directory / "all.jsonl").write_text(packhorse("export").stdout)
 
     first = packhorse("import", "all.jsonl", "--url", "sqlite:///new.db", "--yes")
     second = packhorse("import", "all.jsonl", "--url", "sqlite:///new.db")
 
     assert first.stdout == (
-        "4 enqueued, 1 left out: aborted, 1 left out: completed, 1 left out: dead, 1 left out: reserved,"
-        " 1 left out: running\n"
+        "4 enqueued, 1 skipped: aborted, 1 skipped: completed, 1 skipped: dead, 1 skipped: reserved,"
+        " 1 skipped: running\n"
     )
-    assert second.stdout.startswith("1 left out: aborted")
-    assert "4 there already" in second.stdout
-    new = open_storage(f"sqlite:///{yard.directory / 'new.db'}")
+    assert "1 skipped: aborted" in second.stdout
+    assert "4 exist already" in second.stdout
+    new = open_storage(f"sqlite:///{sample.directory / 'new.db'}")
     found = new.get(later.id)
     assert found is not None
     fields = ("id", "task", "queue", "args", "state", "priority", "due_at", "timeout", "meta", "unique_key")
@@ -77,54 +77,54 @@ def test_what_waited_waits_again_where_it_is_imported(yard: Yard, packhorse: Cal
     new.close()
 
 
-def test_what_had_ended_runs_again_if_one_says_so(yard: Yard, packhorse: Call) -> None:
-    dead = yard.job("dead")
+def test_what_had_ended_runs_again_if_one_says_so(sample: SampleStorage, packhorse: Call) -> None:
+    dead = sample.job("dead")
     line = packhorse("export", "dead").stdout
 
     result = packhorse("import", "-", "--again", "--url", "sqlite:///new.db", "--json", stdin=line)
 
     assert json.loads(result.stdout) == {"enqueued": 1}
-    new = open_storage(f"sqlite:///{yard.directory / 'new.db'}")
+    new = open_storage(f"sqlite:///{sample.directory / 'new.db'}")
     found = new.get(dead.id)
     assert found is not None
     assert (found.state, found.failures, found.error) == ("queued", 0, None)
     new.close()
 
 
-def test_a_unique_twin_is_not_doubled(yard: Yard, packhorse: Call) -> None:
-    yard.add(unique=UniqueLock("once"))
+def test_a_unique_twin_is_not_doubled(sample: SampleStorage, packhorse: Call) -> None:
+    sample.add(unique=UniqueLock("once"))
     line = packhorse("export").stdout
     packhorse("delete", json.loads(line)["id"])
-    yard.add(unique=UniqueLock("once"))
+    sample.add(unique=UniqueLock("once"))
 
     result = packhorse("import", "-", stdin=line)
 
-    assert result.stdout == "1 left out: a unique twin waits\n"
+    assert result.stdout == "1 skipped: a unique twin waits\n"
 
 
 @pytest.mark.parametrize("line", ["{", '{"id":"a"}', '"text"', '{"id":1,"seq":"x"}', "\xff"])
-def test_a_line_that_is_no_job_is_told_by_its_number(yard: Yard, packhorse: Call, line: str) -> None:
-    yard.add()
+def test_a_line_that_is_no_job_is_told_by_its_number(sample: SampleStorage, packhorse: Call, line: str) -> None:
+    sample.add()
     good = packhorse("export").stdout
 
     result = packhorse("import", "-", "--url", "sqlite:///new.db", stdin=f"{good}\n{line}\n".encode("latin-1"))
 
     assert result.exit_code == 2
     assert "line 3 of - is not an exported job" in result.stderr
-    assert "the lines before it are in" in result.stderr
+    assert "the lines before it were imported" in result.stderr
     assert result.stdout == "1 enqueued\n"
     assert json.loads(packhorse("jobs", "--json", "--url", "sqlite:///new.db").stdout)["id"] in good
     assert "Traceback" not in result.stderr
 
 
-def test_before_a_bad_first_line_nothing_is_said_to_be_in(yard: Yard, packhorse: Call) -> None:
+def test_before_a_bad_first_line_nothing_is_said_to_be_in(sample: SampleStorage, packhorse: Call) -> None:
     result = packhorse("import", "-", stdin="{")
 
-    assert "nothing is in yet: mend it" in result.stderr
+    assert "nothing was imported" in result.stderr
     assert result.stdout == ""
 
 
-def test_a_file_that_is_not_there_is_not_found(yard: Yard, packhorse: Call) -> None:
+def test_a_file_that_is_not_there_is_not_found(sample: SampleStorage, packhorse: Call) -> None:
     result = packhorse("import", "nobody.jsonl")
 
     assert result.stdout == ""

@@ -16,7 +16,7 @@ from packhorse.core.outcome import Failed
 from packhorse.storage import open_storage
 from packhorse.storage.records import EventFilter, Filter, Span
 from tests.cli.conftest import Call
-from tests.cli.yard import Yard
+from tests.cli.sample_storage import SampleStorage
 
 
 def test_the_shop_leaves_a_believable_history_behind(swift_path: Path):
@@ -28,7 +28,7 @@ def test_the_shop_leaves_a_believable_history_behind(swift_path: Path):
     shop.play(until - HOUR // 2, 15_000_000)
     shop.deploy()
     shop.play(until, 15_000_000)
-    shop.steer()
+    shop.act_as_operator()
     shop.beat()
 
     queues = {queue.name: queue for queue in storage.queues()}
@@ -49,9 +49,9 @@ def test_the_shop_leaves_a_believable_history_behind(swift_path: Path):
     storage.close()
 
 
-def test_what_fails_is_mostly_tried_until_its_last_try(yard: Yard):
-    shop = Shop(yard.storage, ManualClock(now()), random.Random(7))
-    job = yard.add("foobar", queue="foobar")
+def test_what_fails_is_mostly_tried_until_its_last_try(sample: SampleStorage):
+    shop = Shop(sample.storage, ManualClock(now()), random.Random(7))
+    job = sample.add("foobar", queue="foobar")
     outcomes = [shop._outcome(replace(job, failures=failures), 1_000) for failures in range(4) for _ in range(500)]
     failed = [outcome for outcome in outcomes if isinstance(outcome, Failed)]
     last = [outcome for outcome in outcomes[-500:] if isinstance(outcome, Failed)]
@@ -62,15 +62,15 @@ def test_what_fails_is_mostly_tried_until_its_last_try(yard: Yard):
     assert sum(outcome.retry_in is None for outcome in failed) < len(last) + len(failed) / 20
 
 
-def test_a_storage_with_jobs_is_left_alone(packhorse: Call, yard: Yard):
-    yard.add()
+def test_a_storage_with_jobs_is_left_alone(packhorse: Call, sample: SampleStorage):
+    sample.add()
 
     result = packhorse("fakedata")
 
     assert result.exit_code == ExitCode.REFUSED
-    assert "has jobs already" in result.stderr
+    assert "has jobs" in result.stderr
     assert "--url sqlite:///fake.db" in result.stderr
-    assert yard.storage.count(Filter()).number == 1
+    assert sample.storage.count(Filter()).number == 1
 
 
 def test_another_file_is_offered_than_those_that_are_there(

@@ -15,7 +15,7 @@ from packhorse.cli.errors import ExitCode
 from packhorse.monitor.filters import FILTER_WORDS
 from tests.children import ROOT
 from tests.cli.conftest import Call
-from tests.cli.yard import Yard
+from tests.cli.sample_storage import SampleStorage
 
 
 def test_help_alone_is_that_of_the_program(packhorse: Call):
@@ -100,13 +100,13 @@ print(json.dumps(loaded), file=sys.stderr)
 """
 
 
-def loaded_by(yard: Yard, commands: list[str]) -> dict[str, list[str]]:
+def loaded_by(sample: SampleStorage, commands: list[str]) -> dict[str, list[str]]:
     """The modules that these commands load, one after the other in one process; those of the first are all."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PACKHORSE_", "COV_"))}
     done = subprocess.run(
         [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{CALLS}", json.dumps(commands)],
         capture_output=True,
-        cwd=yard.directory,
+        cwd=sample.directory,
         env=environment,
         check=False,
     )
@@ -115,11 +115,11 @@ def loaded_by(yard: Yard, commands: list[str]) -> dict[str, list[str]]:
     return found
 
 
-def test_commands_that_look_load_nothing_that_they_do_not_need(yard: Yard):
-    yard.in_every_state()
-    job = yard.job("dead")
+def test_commands_that_look_load_nothing_that_they_do_not_need(sample: SampleStorage):
+    sample.in_every_state()
+    job = sample.job("dead")
 
-    loaded = loaded_by(yard, [words.format(id=job.id) for words in LOOKING])
+    loaded = loaded_by(sample, [words.format(id=job.id) for words in LOOKING])
 
     needless = {
         words: [name for name in modules if name in NEEDLESS or name.startswith(tuple(f"{one}." for one in NEEDLESS))]

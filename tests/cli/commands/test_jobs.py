@@ -17,7 +17,7 @@ from packhorse.storage.records import LogLine
 from packhorse.storage.sql import lists
 from tests.children import PATIENCE
 from tests.cli.conftest import Call
-from tests.cli.yard import WORKER, Yard
+from tests.cli.sample_storage import WORKER, SampleStorage
 
 
 def lines(text: str) -> list[dict]:
@@ -27,8 +27,8 @@ def lines(text: str) -> list[dict]:
 # --- jobs -------------------------------------------------------------------------------------------------------------
 
 
-def test_jobs_lists_every_state_with_what_matters(yard: Yard, packhorse: Call):
-    jobs = yard.in_every_state()
+def test_jobs_lists_every_state_with_what_matters(sample: SampleStorage, packhorse: Call):
+    jobs = sample.in_every_state()
 
     result = packhorse("jobs")
 
@@ -41,17 +41,17 @@ def test_jobs_lists_every_state_with_what_matters(yard: Yard, packhorse: Call):
 
 
 @pytest.mark.parametrize("state", State)
-def test_a_state_alone_filters(yard: Yard, packhorse: Call, state: State):
-    jobs = yard.in_every_state()
+def test_a_state_alone_filters(sample: SampleStorage, packhorse: Call, state: State):
+    jobs = sample.in_every_state()
 
     assert packhorse("jobs", state, "--ids").stdout == f"{jobs[state].id}\n"
 
 
-def test_options_and_words_filter_together(yard: Yard, packhorse: Call):
-    wanted = yard.add("send", {"to": "ann"}, queue="mail")
-    yard.add("send", {"to": "bob"}, queue="mail")
-    yard.add("send", {"to": "ann"}, queue="post")
-    yard.add("bill", {"to": "ann"}, queue="mail")
+def test_options_and_words_filter_together(sample: SampleStorage, packhorse: Call):
+    wanted = sample.add("send", {"to": "ann"}, queue="mail")
+    sample.add("send", {"to": "bob"}, queue="mail")
+    sample.add("send", {"to": "ann"}, queue="post")
+    sample.add("bill", {"to": "ann"}, queue="mail")
 
     result = packhorse("jobs", "queued", "--queue", "mail", "--task", "send", "text:ann", "--since", "1h", "--ids")
 
@@ -69,19 +69,19 @@ def test_options_and_words_filter_together(yard: Yard, packhorse: Call):
     ],
 )
 def test_words_are_found_wherever_they_stand_and_quoted_ones_as_they_stand(
-    yard: Yard, packhorse: Call, words: tuple[str, ...], found: list[str]
+    sample: SampleStorage, packhorse: Call, words: tuple[str, ...], found: list[str]
 ):
     notes = {"phrase": "a declined charge", "apart": "the charge was declined", "one": "declined"}
-    jobs = {yard.add(args={"note": note}).id: name for name, note in notes.items()}
+    jobs = {sample.add(args={"note": note}).id: name for name, note in notes.items()}
 
     result = packhorse("jobs", *words, "--ids")
 
     assert sorted(jobs[job_id] for job_id in result.stdout.split()) == found
 
 
-def test_json_is_an_object_on_each_line_with_decoded_fields(yard: Yard, packhorse: Call):
-    yard.add(args={"n": 1, "text": "two\nlines \x1b[2J"}, meta='{"tenant": "acme"}', timeout=1_500_000)
-    dead = yard.job("dead")
+def test_json_is_an_object_on_each_line_with_decoded_fields(sample: SampleStorage, packhorse: Call):
+    sample.add(args={"n": 1, "text": "two\nlines \x1b[2J"}, meta='{"tenant": "acme"}', timeout=1_500_000)
+    dead = sample.job("dead")
 
     listed = {job["id"]: job for job in lines(packhorse("jobs", "--json").stdout)}
 
@@ -94,8 +94,8 @@ def test_json_is_an_object_on_each_line_with_decoded_fields(yard: Yard, packhors
     assert listed[dead.id]["error"]["type"] == "ValueError"
 
 
-def test_numbers_beyond_what_json_readers_hold_come_out_as_they_are(yard: Yard, packhorse: Call):
-    yard.storage.enqueue([NewJob("big", "x", "x", '{"n":\n 123456789012345678901234567890}')])
+def test_numbers_beyond_what_json_readers_hold_come_out_as_they_are(sample: SampleStorage, packhorse: Call):
+    sample.storage.enqueue([NewJob("big", "x", "x", '{"n":\n 123456789012345678901234567890}')])
 
     result = packhorse("jobs", "--json")
 
@@ -103,9 +103,9 @@ def test_numbers_beyond_what_json_readers_hold_come_out_as_they_are(yard: Yard, 
     assert len(result.stdout.splitlines()) == 1
 
 
-def test_a_table_has_fifty_rows_and_says_that_there_are_more(yard: Yard, packhorse: Call):
+def test_a_table_has_fifty_rows_and_says_that_there_are_more(sample: SampleStorage, packhorse: Call):
     for _ in range(60):
-        yard.add()
+        sample.add()
 
     table, few, whole = (packhorse("jobs", *words) for words in ([], ["-n", "5"], ["-n", "0"]))
 
@@ -117,16 +117,16 @@ def test_a_table_has_fifty_rows_and_says_that_there_are_more(yard: Yard, packhor
     assert len(packhorse("jobs", "--json", "-n", "7").stdout.splitlines()) == 7
 
 
-def test_one_of_many_is_told_in_the_singular(yard: Yard, packhorse: Call):
+def test_one_of_many_is_told_in_the_singular(sample: SampleStorage, packhorse: Call):
     for _ in range(2):
-        yard.add()
+        sample.add()
 
     assert "1 of 2 is shown" in packhorse("jobs", "-n", "1").stderr
     assert "1 job is shown; there may be more" in packhorse("jobs", "-n", "1", "args.image_id:7").stderr
 
 
-def test_how_long_jobs_ran_is_a_field_and_a_column_where_it_is_asked_for(yard: Yard, packhorse: Call):
-    done, running, waiting = (yard.job(state) for state in ("completed", "running", "queued"))
+def test_how_long_jobs_ran_is_a_field_and_a_column_where_it_is_asked_for(sample: SampleStorage, packhorse: Call):
+    done, running, waiting = (sample.job(state) for state in ("completed", "running", "queued"))
 
     took = {each["id"]: each["took"] for each in lines(packhorse("jobs", "--fields", "id,took").stdout)}
     title, *rows = packhorse("jobs", "completed", "took:>=0s").stdout.splitlines()
@@ -139,15 +139,15 @@ def test_how_long_jobs_ran_is_a_field_and_a_column_where_it_is_asked_for(yard: Y
     assert lines(packhorse("job", done.id, "--fields", "took").stdout) == [{"took": took[done.id]}]
 
 
-def test_a_queue_without_a_name_is_told(yard: Yard, packhorse: Call):
-    yard.add()
+def test_a_queue_without_a_name_is_told(sample: SampleStorage, packhorse: Call):
+    sample.add()
 
     assert "there is no queue ''" not in packhorse("jobs", "queue:").stderr
     assert "has no value" in packhorse("jobs", "queue:").stderr
 
 
-def test_nothing_is_told_in_a_sentence_on_stderr(yard: Yard, packhorse: Call):
-    yard.add()
+def test_nothing_is_told_in_a_sentence_on_stderr(sample: SampleStorage, packhorse: Call):
+    sample.add()
 
     none = packhorse("jobs", "dead")
 
@@ -155,11 +155,11 @@ def test_nothing_is_told_in_a_sentence_on_stderr(yard: Yard, packhorse: Call):
     assert packhorse("jobs", "dead", "--json").output == ""
 
 
-def test_hostile_text_cannot_touch_the_terminal(yard: Yard, packhorse: Call):
+def test_hostile_text_cannot_touch_the_terminal(sample: SampleStorage, packhorse: Call):
     evil = "\x1b]0;title\x07\x1b[2J\u202e\x9b31m\n\rfake"
-    job = yard.add(args={"evil": evil})
-    yard.start(job)
-    yard.storage.append_log(yard.get(job.id).token, [LogLine(evil)])
+    job = sample.add(args={"evil": evil})
+    sample.start(job)
+    sample.storage.append_log(sample.get(job.id).token, [LogLine(evil)])
 
     for words in (["jobs"], ["job", job.id], ["job", job.id, "--log"], ["jobs", "--json"], ["events"], ["queues"]):
         output = packhorse(*words).output
@@ -167,18 +167,18 @@ def test_hostile_text_cannot_touch_the_terminal(yard: Yard, packhorse: Call):
         assert "\nfake" not in output
 
 
-def test_a_job_with_very_large_arguments_is_listed(yard: Yard, packhorse: Call):
-    yard.add(args={"blob": "x" * 500_000})
+def test_a_job_with_very_large_arguments_is_listed(sample: SampleStorage, packhorse: Call):
+    sample.add(args={"blob": "x" * 500_000})
 
     assert len(packhorse("jobs").stdout) > 500_000
     assert packhorse("jobs", "text:xxxx", "--ids").exit_code == 0
 
 
-def test_all_that_fit_are_counted(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
+def test_all_that_fit_are_counted(sample: SampleStorage, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(filters, "_FIRST_PAGE", 2)
     for number in range(5):
-        yard.add(args={"user_id": 42, "number": number})
-    yard.add(args={"user_id": 7})
+        sample.add(args={"user_id": 42, "number": number})
+    sample.add(args={"user_id": 7})
 
     assert packhorse("jobs", "args.user_id:42", "--count").stdout == "5\n"
     assert packhorse("jobs", "queued", "--count").stdout == "6\n"
@@ -186,16 +186,18 @@ def test_all_that_fit_are_counted(yard: Yard, packhorse: Call, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("needless", [["-f"], ["--ids"], ["-n", "5"]])
-def test_what_means_nothing_beside_a_count_is_refused(yard: Yard, packhorse: Call, needless: list[str]):
+def test_what_means_nothing_beside_a_count_is_refused(sample: SampleStorage, packhorse: Call, needless: list[str]):
     refused = packhorse("jobs", "dead", "--count", *needless)
 
     assert refused.exit_code == 2
     assert f"{needless[0]} means nothing beside --count" in refused.stderr
 
 
-def test_a_named_filter_stands_for_its_words_in_lists_and_where_something_is_done(yard: Yard, packhorse: Call):
-    (yard.directory / "pyproject.toml").write_text('[tool.packhorse.filters]\nlost = "dead queue:for-dead"\n')
-    jobs = yard.in_every_state()
+def test_a_named_filter_stands_for_its_words_in_lists_and_where_something_is_done(
+    sample: SampleStorage, packhorse: Call
+):
+    (sample.directory / "pyproject.toml").write_text('[tool.packhorse.filters]\nlost = "dead queue:for-dead"\n')
+    jobs = sample.in_every_state()
 
     assert packhorse("jobs", "@lost", "--ids").stdout.split() == [jobs[State.DEAD].id]
     assert jobs[State.DEAD].id[-8:] in packhorse("retry", "--where", "@lost", "--dry-run").stdout
@@ -203,9 +205,9 @@ def test_a_named_filter_stands_for_its_words_in_lists_and_where_something_is_don
     assert "pyproject.toml line 2" in packhorse("config").stdout
 
 
-def test_a_filter_that_nobody_can_use_troubles_only_who_names_it(yard: Yard, packhorse: Call):
-    (yard.directory / "pyproject.toml").write_text('[tool.packhorse.filters]\nslow = "tok:>9s"\nbig = 7\n')
-    job = yard.job("dead")
+def test_a_filter_that_nobody_can_use_troubles_only_who_names_it(sample: SampleStorage, packhorse: Call):
+    (sample.directory / "pyproject.toml").write_text('[tool.packhorse.filters]\nslow = "tok:>9s"\nbig = 7\n')
+    job = sample.job("dead")
 
     assert packhorse("jobs", "dead", "--ids").stdout == f"{job.id}\n"
     for words in (["jobs", "@slow"], ["export", "@slow"], ["delete", "--where", "@slow", "--yes"]):
@@ -219,9 +221,9 @@ def test_a_filter_that_nobody_can_use_troubles_only_who_names_it(yard: Yard, pac
 # --- queues -----------------------------------------------------------------------------------------------------------
 
 
-def test_queues_are_counted_by_state(yard: Yard, packhorse: Call):
-    yard.in_every_state()
-    yard.storage.pause("resize", by="ann", why="the disk is full")
+def test_queues_are_counted_by_state(sample: SampleStorage, packhorse: Call):
+    sample.in_every_state()
+    sample.storage.pause("resize", by="ann", why="the disk is full")
 
     table = packhorse("queues").stdout
     listed = {queue["name"]: queue for queue in lines(packhorse("queues", "--json").stdout)}
@@ -237,9 +239,9 @@ def test_queues_are_counted_by_state(yard: Yard, packhorse: Call):
 # --- events -----------------------------------------------------------------------------------------------------------
 
 
-def test_events_come_the_latest_last(yard: Yard, packhorse: Call):
-    job = yard.job("dead")
-    yard.storage.pause("resize", by="ann", why="rest")
+def test_events_come_the_latest_last(sample: SampleStorage, packhorse: Call):
+    job = sample.job("dead")
+    sample.storage.pause("resize", by="ann", why="rest")
 
     table = packhorse("events").stdout.splitlines()
     last_two = packhorse("events", "-n", "2").stdout.splitlines()
@@ -250,9 +252,9 @@ def test_events_come_the_latest_last(yard: Yard, packhorse: Call):
     assert any("broken" in line and job.id in line and "ValueError" in line for line in table)
 
 
-def test_none_given_means_all_events(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
+def test_none_given_means_all_events(sample: SampleStorage, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("packhorse.cli.follow.BATCH", 2)
-    jobs = [yard.add() for _ in range(3)]
+    jobs = [sample.add() for _ in range(3)]
 
     told = lines(packhorse("events", "--json", "--kind", "added", "-n", "0").stdout)
 
@@ -260,8 +262,8 @@ def test_none_given_means_all_events(yard: Yard, packhorse: Call, monkeypatch: p
     assert packhorse("events", "-n", "0").stdout == packhorse("events").stdout
 
 
-def test_events_are_filtered(yard: Yard, packhorse: Call):
-    first, second = yard.job("dead", queue="mail"), yard.add()
+def test_events_are_filtered(sample: SampleStorage, packhorse: Call):
+    first, second = sample.job("dead", queue="mail"), sample.add()
 
     def kinds(*words: str) -> list[str]:
         return [event["kind"] for event in lines(packhorse("events", "--json", *words).stdout)]
@@ -274,8 +276,8 @@ def test_events_are_filtered(yard: Yard, packhorse: Call):
     assert kinds("--subject", "job", "--kind", "started") == ["started"]
 
 
-def test_events_show_the_job_and_the_worker_as_they_were(yard: Yard, packhorse: Call):
-    job = yard.job("dead", queue="mail")
+def test_events_show_the_job_and_the_worker_as_they_were(sample: SampleStorage, packhorse: Call):
+    job = sample.job("dead", queue="mail")
 
     told = lines(packhorse("events", "--json", "--object").stdout)
     plain = lines(packhorse("events", "--json").stdout)
@@ -292,9 +294,9 @@ def test_events_show_the_job_and_the_worker_as_they_were(yard: Yard, packhorse: 
     assert json.loads(table[1])["created_at"] == json.loads(table[-1])["created_at"]
 
 
-def test_events_of_a_deleted_job_are_still_there(yard: Yard, packhorse: Call):
-    job = yard.add()
-    yard.storage.delete([job.id], by="ann")
+def test_events_of_a_deleted_job_are_still_there(sample: SampleStorage, packhorse: Call):
+    job = sample.add()
+    sample.storage.delete([job.id], by="ann")
 
     result = packhorse("events", "--job", job.id)
 
@@ -302,15 +304,15 @@ def test_events_of_a_deleted_job_are_still_there(yard: Yard, packhorse: Call):
     assert "deleted" in result.stdout
 
 
-def test_events_of_an_unknown_subject_are_refused(yard: Yard, packhorse: Call):
+def test_events_of_an_unknown_subject_are_refused(sample: SampleStorage, packhorse: Call):
     result = packhorse("events", "--subject", "wagon")
 
     assert result.exit_code == 2
     assert "foreman" in result.stderr
 
 
-def test_an_unknown_kind_brings_the_nearest(yard: Yard, packhorse: Call):
-    yard.add()
+def test_an_unknown_kind_brings_the_nearest(sample: SampleStorage, packhorse: Call):
+    sample.add()
 
     result = packhorse("events", "--kind", "borken")
 
@@ -318,8 +320,8 @@ def test_an_unknown_kind_brings_the_nearest(yard: Yard, packhorse: Call):
     assert "did you mean 'broken'?" in result.stderr
 
 
-def test_since_takes_a_duration(yard: Yard, packhorse: Call):
-    job = yard.add()
+def test_since_takes_a_duration(sample: SampleStorage, packhorse: Call):
+    job = sample.add()
     assert job.created_at > HOUR
 
     assert packhorse("jobs", "--since", "1h", "--ids").stdout == f"{job.id}\n"
@@ -327,8 +329,8 @@ def test_since_takes_a_duration(yard: Yard, packhorse: Call):
 
 
 @pytest.mark.parametrize("words", [["queue:mial"], ["--queue", "mial"], ["queue:mial", "--ids"]])
-def test_a_queue_that_is_not_there_is_told_with_the_nearest(yard: Yard, packhorse: Call, words: list[str]):
-    yard.add(queue="mail")
+def test_a_queue_that_is_not_there_is_told_with_the_nearest(sample: SampleStorage, packhorse: Call, words: list[str]):
+    sample.add(queue="mail")
 
     result = packhorse("jobs", *words)
 
@@ -336,8 +338,8 @@ def test_a_queue_that_is_not_there_is_told_with_the_nearest(yard: Yard, packhors
     assert result.stderr == "No jobs match: there is no queue 'mial'; did you mean 'mail'?\n"
 
 
-def test_json_of_queues_has_what_the_api_has(yard: Yard, packhorse: Call):
-    yard.job("running")
+def test_json_of_queues_has_what_the_api_has(sample: SampleStorage, packhorse: Call):
+    sample.job("running")
 
     told = [json.loads(line) for line in packhorse("queues", "--json").stdout.splitlines()]
 
@@ -346,19 +348,19 @@ def test_json_of_queues_has_what_the_api_has(yard: Yard, packhorse: Call):
     assert (fields["running"], fields["count"], fields["is_paused"]) == (1, 0, False)
 
 
-def test_a_time_at_the_end_of_all_calendars_is_no_fault_of_ours(yard: Yard, packhorse: Call):
-    yard.add()
+def test_a_time_at_the_end_of_all_calendars_is_no_fault_of_ours(sample: SampleStorage, packhorse: Call):
+    sample.add()
 
     assert packhorse("jobs", "until:0001-01-01").exit_code in (0, 2)
     assert packhorse("jobs", "since:9999-12-31T23:59:59").exit_code in (0, 2)
 
 
-def test_next_lists_who_is_next_with_rank_and_place(yard: Yard, packhorse: Call):
-    yard.add(queue="mail")
-    yard.add(queue="mail")
-    urgent = yard.add(queue="print", priority=9)
-    yard.add(queue="still")
-    yard.storage.pause("still")
+def test_next_lists_who_is_next_with_rank_and_place(sample: SampleStorage, packhorse: Call):
+    sample.add(queue="mail")
+    sample.add(queue="mail")
+    urgent = sample.add(queue="print", priority=9)
+    sample.add(queue="still")
+    sample.storage.pause("still")
 
     told = [json.loads(line) for line in packhorse("next", "--json").stdout.splitlines()]
     ran = packhorse("next", "--explain")
@@ -376,10 +378,10 @@ def test_next_lists_who_is_next_with_rank_and_place(yard: Yard, packhorse: Call)
     assert "priority 9" in explained
 
 
-def test_next_goes_by_the_order_that_the_storage_has(packhorse: Call, yard: Yard) -> None:
-    yard.add(queue="mail"), yard.add(queue="mail"), yard.add(queue="print")
+def test_next_goes_by_the_order_that_the_storage_has(packhorse: Call, sample: SampleStorage) -> None:
+    sample.add(queue="mail"), sample.add(queue="mail"), sample.add(queue="print")
     by_turns = [json.loads(line)["queue"] for line in packhorse("next", "--json").stdout.splitlines()]
-    yard.storage.announce([], order="created")
+    sample.storage.announce([], order="created")
 
     by_age = [json.loads(line)["queue"] for line in packhorse("next", "--json").stdout.splitlines()]
 
@@ -389,17 +391,17 @@ def test_next_goes_by_the_order_that_the_storage_has(packhorse: Call, yard: Yard
 
 
 @pytest.fixture
-def haystack(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> Yard:
+def haystack(sample: SampleStorage, monkeypatch: pytest.MonkeyPatch) -> SampleStorage:
     """A needle below a hundred others, of which one call looks at twenty; and nobody has patience for a second call."""
     monkeypatch.setattr(lists, "AT_A_TIME", 20)
     monkeypatch.setattr(lists, "AT_MOST", 20)
     monkeypatch.setattr(jobs, "_TIMEOUT", 0.0)
-    yard.add("rare", {"path": "needle"}, queue="shared")
-    yard.storage.enqueue([NewJob(new_id(), "common", "shared", '{"path": "hay"}') for _ in range(100)])
-    return yard
+    sample.add("rare", {"path": "needle"}, queue="shared")
+    sample.storage.enqueue([NewJob(new_id(), "common", "shared", '{"path": "hay"}') for _ in range(100)])
+    return sample
 
 
-def test_a_table_ends_with_what_was_found_and_says_how_far_it_looked(haystack: Yard, packhorse: Call):
+def test_a_table_ends_with_what_was_found_and_says_how_far_it_looked(haystack: SampleStorage, packhorse: Call):
     late = haystack.add("late", {"path": "needle, too"}, queue="shared")
 
     result = packhorse("jobs", "needle")
@@ -410,7 +412,7 @@ def test_a_table_ends_with_what_was_found_and_says_how_far_it_looked(haystack: Y
     assert result.stderr.endswith("; -n 0 searches all.\n")
 
 
-def test_a_search_that_found_nothing_does_not_say_that_there_is_nothing(haystack: Yard, packhorse: Call):
+def test_a_search_that_found_nothing_does_not_say_that_there_is_nothing(haystack: SampleStorage, packhorse: Call):
     result = packhorse("jobs", "needle")
 
     assert (result.exit_code, result.stdout) == (7, "")
@@ -418,7 +420,7 @@ def test_a_search_that_found_nothing_does_not_say_that_there_is_nothing(haystack
 
 
 @pytest.mark.parametrize("words", [("-n", "0"), ("--ids",), ("--json",), ("--ids", "-n", "5")])
-def test_what_programs_read_is_complete(haystack: Yard, packhorse: Call, words: tuple[str, ...]):
+def test_what_programs_read_is_complete(haystack: SampleStorage, packhorse: Call, words: tuple[str, ...]):
     result = packhorse("jobs", "needle", *words)
 
     assert (result.exit_code, result.stderr) == (0, "")
@@ -426,7 +428,7 @@ def test_what_programs_read_is_complete(haystack: Yard, packhorse: Call, words: 
     assert len(result.stdout.splitlines()) == (2 if words == ("-n", "0") else 1)
 
 
-def test_with_patience_the_needle_is_found(haystack: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
+def test_with_patience_the_needle_is_found(haystack: SampleStorage, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(jobs, "_TIMEOUT", PATIENCE)
 
     result = packhorse("jobs", "needle")
@@ -434,14 +436,14 @@ def test_with_patience_the_needle_is_found(haystack: Yard, packhorse: Call, monk
     assert (result.exit_code, result.stderr, len(result.stdout.splitlines())) == (0, "", 2)
 
 
-def test_the_longest_runs_say_among_which_they_are(haystack: Yard, packhorse: Call):
+def test_the_longest_runs_say_among_which_they_are(haystack: SampleStorage, packhorse: Call):
     result = packhorse("jobs", "needle", "order:took")
 
     assert result.exit_code == 7
     assert "Searched only jobs enqueued since" in result.stderr
 
 
-def test_what_has_ended_is_looked_at_by_its_end(haystack: Yard, packhorse: Call):
+def test_what_has_ended_is_looked_at_by_its_end(haystack: SampleStorage, packhorse: Call):
     haystack.join()
     haystack.storage.finish([Completed(job.token) for job in haystack.storage.reserve(WORKER, {"shared": 1}, 101)])
 
@@ -451,7 +453,7 @@ def test_what_has_ended_is_looked_at_by_its_end(haystack: Yard, packhorse: Call)
     assert "Searched only jobs ended since" in result.stderr
 
 
-def test_a_full_table_is_no_search(haystack: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
+def test_a_full_table_is_no_search(haystack: SampleStorage, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(jobs, "_PAGE", 10)
 
     result = packhorse("jobs", "hay", "-n", "45")
@@ -460,7 +462,7 @@ def test_a_full_table_is_no_search(haystack: Yard, packhorse: Call, monkeypatch:
     assert "45 jobs are shown; there may be more" in result.stderr
 
 
-def test_a_task_is_found_at_once_wherever_it_lies(haystack: Yard, packhorse: Call):
+def test_a_task_is_found_at_once_wherever_it_lies(haystack: SampleStorage, packhorse: Call):
     haystack.add("own")
     haystack.storage.enqueue([NewJob(new_id(), "common", "shared") for _ in range(100)])
 

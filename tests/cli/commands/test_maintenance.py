@@ -24,39 +24,39 @@ from packhorse.storage import open_storage
 from packhorse.storage.backup import back_up
 from packhorse.storage.records import EventFilter, Filter, WorkerInfo
 from tests.cli.conftest import Call
-from tests.cli.yard import Yard
+from tests.cli.sample_storage import SampleStorage
 from tests.redis_server import fresh_url
 from tests.storage.conftest import chosen_storages
 
 
-def test_the_copy_is_a_storage_of_its_own(yard: Yard, packhorse: Call) -> None:
-    jobs = yard.in_every_state()
+def test_the_copy_is_a_storage_of_its_own(sample: SampleStorage, packhorse: Call) -> None:
+    jobs = sample.in_every_state()
 
     result = packhorse("backup", "copy.db", "--json")
-    yard.add()
+    sample.add()
 
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["file"] == "copy.db"
-    copy = open_storage(f"sqlite:///{yard.directory / 'copy.db'}")
+    copy = open_storage(f"sqlite:///{sample.directory / 'copy.db'}")
     assert {job.id for job in copy.find(Filter()).jobs} == {job.id for job in jobs.values()}
     assert copy.enqueue([]) == []
     copy.close()
-    assert not list(yard.directory.glob("*.part"))
+    assert not list(sample.directory.glob("*.part"))
 
 
-def test_a_file_is_not_written_over(yard: Yard, packhorse: Call) -> None:
-    yard.add()
-    (yard.directory / "notes").write_text("mine")
+def test_a_file_is_not_written_over(sample: SampleStorage, packhorse: Call) -> None:
+    sample.add()
+    (sample.directory / "notes").write_text("mine")
 
     result = packhorse("backup", "notes")
 
     assert result.exit_code == 5
     assert "notes exists already" in result.stderr
-    assert (yard.directory / "notes").read_text() == "mine"
+    assert (sample.directory / "notes").read_text() == "mine"
 
 
-def test_a_place_that_is_not_there_is_told(yard: Yard, packhorse: Call) -> None:
-    yard.add()
+def test_a_place_that_is_not_there_is_told(sample: SampleStorage, packhorse: Call) -> None:
+    sample.add()
 
     result = packhorse("backup", "nowhere/copy.db")
 
@@ -89,64 +89,64 @@ def ids_in(file: Path) -> set[str]:
     return found
 
 
-def test_a_backup_is_put_back_and_what_was_there_is_kept(yard: Yard, packhorse: Call) -> None:
-    first = yard.add()
+def test_a_backup_is_put_back_and_what_was_there_is_kept(sample: SampleStorage, packhorse: Call) -> None:
+    first = sample.add()
     packhorse("backup", "copy.db")
-    second = yard.add()
+    second = sample.add()
 
     result = packhorse("restore", "copy.db", "--yes")
 
     assert result.exit_code == 0, result.output
-    assert {job.id for job in yard.storage.find(Filter()).jobs} == {first.id}
-    assert ids_in(yard.directory / "packhorse.db.before-1") == {first.id, second.id}
+    assert {job.id for job in sample.storage.find(Filter()).jobs} == {first.id}
+    assert ids_in(sample.directory / "packhorse.db.before-1") == {first.id, second.id}
     assert packhorse("jobs", "--ids").stdout.split() == [first.id]
 
 
-def test_a_damaged_storage_is_moved_aside(yard: Yard, packhorse: Call) -> None:
-    job = yard.add()
+def test_a_damaged_storage_is_moved_aside(sample: SampleStorage, packhorse: Call) -> None:
+    job = sample.add()
     packhorse("backup", "copy.db")
-    (yard.directory / "broken.db").write_bytes(b"this is no database" * 500)
+    (sample.directory / "broken.db").write_bytes(b"this is no database" * 500)
 
     result = packhorse("restore", "copy.db", "--url", "sqlite:///broken.db", "--yes", "--json")
 
     assert result.exit_code == 0, result.output
-    assert ids_in(yard.directory / "broken.db") == {job.id}
+    assert ids_in(sample.directory / "broken.db") == {job.id}
     assert Path(json.loads(result.stdout)["kept"]).read_bytes().startswith(b"this is no database")
 
 
-def test_a_backup_can_be_put_where_nothing_is(yard: Yard, packhorse: Call) -> None:
-    job = yard.add()
+def test_a_backup_can_be_put_where_nothing_is(sample: SampleStorage, packhorse: Call) -> None:
+    job = sample.add()
     packhorse("backup", "copy.db")
 
     assert packhorse("restore", "copy.db", "--url", "sqlite:///new.db").exit_code == 0
-    assert ids_in(yard.directory / "new.db") == {job.id}
+    assert ids_in(sample.directory / "new.db") == {job.id}
 
 
-def test_nothing_is_put_back_unasked_or_while_somebody_works(yard: Yard, packhorse: Call) -> None:
-    yard.add()
+def test_nothing_is_put_back_unasked_or_while_somebody_works(sample: SampleStorage, packhorse: Call) -> None:
+    sample.add()
     packhorse("backup", "copy.db")
 
     assert packhorse("restore", "copy.db").exit_code == 5
-    yard.join()
+    sample.join()
     result = packhorse("restore", "copy.db", "--yes")
     assert result.exit_code == 5
     assert "packhorse stop --all" in result.stderr
-    assert not list(yard.directory.glob("*.before-*"))
+    assert not list(sample.directory.glob("*.before-*"))
 
 
-def test_what_is_no_backup_is_told(yard: Yard, packhorse: Call) -> None:
-    yard.add()
-    (yard.directory / "notes").write_text("mine")
+def test_what_is_no_backup_is_told(sample: SampleStorage, packhorse: Call) -> None:
+    sample.add()
+    (sample.directory / "notes").write_text("mine")
 
     assert packhorse("restore", "nowhere.db", "--yes").exit_code == 3
     assert "not a backup" in packhorse("restore", "notes", "--yes").stderr
     assert "itself" in packhorse("restore", "packhorse.db", "--yes").stderr
 
 
-def test_a_full_disk_leaves_the_storage_where_it_is(yard: Yard) -> None:
-    yard.storage.enqueue([NewJob(new_id(), "big", "big", json.dumps({"text": "x" * 20_000})) for _ in range(100)])
-    file = yard.directory / "packhorse.db"
-    small = open_storage(f"sqlite:///{yard.directory / 'small.db'}")
+def test_a_full_disk_leaves_the_storage_where_it_is(sample: SampleStorage) -> None:
+    sample.storage.enqueue([NewJob(new_id(), "big", "big", json.dumps({"text": "x" * 20_000})) for _ in range(100)])
+    file = sample.directory / "packhorse.db"
+    small = open_storage(f"sqlite:///{sample.directory / 'small.db'}")
     small.enqueue([NewJob(new_id(), "t", "mail")])
     small.close()
     was = ids_in(file), file.stat().st_ino
@@ -155,7 +155,7 @@ def test_a_full_disk_leaves_the_storage_where_it_is(yard: Yard) -> None:
     # No file may be longer than a megabyte (of 512 or 1024 bytes a block): to SQLite that is a full disk.
     done = subprocess.run(
         ["sh", "-c", f"ulimit -f 1000; exec {call}"],
-        cwd=yard.directory,
+        cwd=sample.directory,
         env={**os.environ, "PYTHONPATH": str(Path(packhorse_package.__file__).parents[1])},
         capture_output=True,
         text=True,
@@ -165,27 +165,27 @@ def test_a_full_disk_leaves_the_storage_where_it_is(yard: Yard) -> None:
     assert done.returncode == 4, done.stderr
     assert "nothing was lost" in done.stderr
     assert (ids_in(file), file.stat().st_ino) == was
-    assert not [each.name for each in yard.directory.iterdir() if "before" in each.name or ".part" in each.name]
+    assert not [each.name for each in sample.directory.iterdir() if "before" in each.name or ".part" in each.name]
 
 
-def test_a_database_of_something_else_is_not_written_over(yard: Yard, packhorse: Call) -> None:
-    yard.add()
+def test_a_database_of_something_else_is_not_written_over(sample: SampleStorage, packhorse: Call) -> None:
+    sample.add()
     packhorse("backup", "copy.db")
-    with closing(sqlite3.connect(yard.directory / "theirs.db")) as theirs:
+    with closing(sqlite3.connect(sample.directory / "theirs.db")) as theirs:
         theirs.execute("CREATE TABLE notes (text)")
 
     result = packhorse("restore", "copy.db", "--url", "sqlite:///theirs.db", "--yes")
 
     assert result.exit_code == 5
     assert "another program's database" in result.stderr
-    with closing(sqlite3.connect(yard.directory / "theirs.db")) as theirs:
+    with closing(sqlite3.connect(sample.directory / "theirs.db")) as theirs:
         assert theirs.execute("SELECT name FROM sqlite_schema").fetchall() == [("notes",)]
 
 
-def test_a_damaged_backup_is_not_put_back(yard: Yard, packhorse: Call) -> None:
-    job = yard.add()
+def test_a_damaged_backup_is_not_put_back(sample: SampleStorage, packhorse: Call) -> None:
+    job = sample.add()
     packhorse("backup", "copy.db")
-    with (yard.directory / "copy.db").open("r+b") as copy:
+    with (sample.directory / "copy.db").open("r+b") as copy:
         copy.seek(-4096, os.SEEK_END)
         copy.write(b"\xff" * 4096)
 
@@ -193,18 +193,18 @@ def test_a_damaged_backup_is_not_put_back(yard: Yard, packhorse: Call) -> None:
 
     assert result.exit_code == 4
     assert "copy.db is damaged" in result.stderr
-    assert ids_in(yard.directory / "packhorse.db") == {job.id}
+    assert ids_in(sample.directory / "packhorse.db") == {job.id}
 
 
 def test_a_worker_that_comes_while_the_storage_is_kept_is_not_overrun(
-    yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch
+    sample: SampleStorage, packhorse: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = yard.add()
+    job = sample.add()
     packhorse("backup", "copy.db")
 
     def and_somebody_comes(source: Path, file: Path) -> int:
         size = back_up(source, file)
-        yard.join()
+        sample.join()
         return size
 
     monkeypatch.setattr(maintenance, "back_up", and_somebody_comes)
@@ -212,13 +212,13 @@ def test_a_worker_that_comes_while_the_storage_is_kept_is_not_overrun(
 
     assert result.exit_code == 5
     assert "packhorse stop --all" in result.stderr
-    assert yard.storage.get(job.id) == job
+    assert sample.storage.get(job.id) == job
 
 
-def test_a_storage_whose_workers_may_be_silent_for_long_is_not_overrun(yard: Yard, packhorse: Call) -> None:
-    yard.add()
+def test_a_storage_whose_workers_may_be_silent_for_long_is_not_overrun(sample: SampleStorage, packhorse: Call) -> None:
+    sample.add()
     packhorse("backup", "copy.db")
-    earlier = open_storage(yard.url, now=lambda: clock.now() - 20 * SECOND)
+    earlier = open_storage(sample.url, now=lambda: clock.now() - 20 * SECOND)
     earlier.join(WorkerInfo("w9", info={"lease_s": 90.0}))
     earlier.close()
 
@@ -229,16 +229,16 @@ def test_a_storage_whose_workers_may_be_silent_for_long_is_not_overrun(yard: Yar
 
 
 def test_what_comes_while_the_storage_is_kept_is_kept_too(
-    yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch
+    sample: SampleStorage, packhorse: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = yard.add()
+    first = sample.add()
     packhorse("backup", "copy.db")
     late = []
 
     def and_a_job_comes(source: Path, file: Path) -> int:
         size = back_up(source, file)
         if not late:
-            late.append(yard.add())
+            late.append(sample.add())
         return size
 
     monkeypatch.setattr(maintenance, "back_up", and_a_job_comes)
@@ -246,18 +246,18 @@ def test_what_comes_while_the_storage_is_kept_is_kept_too(
 
     assert result.exit_code == 0, result.output
     assert ids_in(Path(json.loads(result.stdout)["kept"])) == {first.id, late[0].id}
-    assert ids_in(yard.directory / "packhorse.db") == {first.id}
+    assert ids_in(sample.directory / "packhorse.db") == {first.id}
 
 
 def test_a_storage_that_is_never_left_alone_is_not_written_over(
-    yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch
+    sample: SampleStorage, packhorse: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    yard.add()
+    sample.add()
     packhorse("backup", "copy.db")
 
     def and_a_job_comes(source: Path, file: Path) -> int:
         size = back_up(source, file)
-        yard.add()
+        sample.add()
         return size
 
     monkeypatch.setattr(maintenance, "back_up", and_a_job_comes)
@@ -265,25 +265,25 @@ def test_a_storage_that_is_never_left_alone_is_not_written_over(
 
     assert result.exit_code == 5
     assert "others keep writing to" in result.stderr
-    assert len(yard.storage.find(Filter()).jobs) > 1
+    assert len(sample.storage.find(Filter()).jobs) > 1
 
 
-def test_a_log_that_has_lost_its_file_does_not_get_into_the_new_one(yard: Yard, packhorse: Call) -> None:
-    job = yard.add()
+def test_a_log_that_has_lost_its_file_does_not_get_into_the_new_one(sample: SampleStorage, packhorse: Call) -> None:
+    job = sample.add()
     packhorse("backup", "copy.db")
-    (yard.directory / "new.db-wal").write_bytes(b"of another file")
+    (sample.directory / "new.db-wal").write_bytes(b"of another file")
 
     assert packhorse("restore", "copy.db", "--url", "sqlite:///new.db").exit_code == 0
-    assert (yard.directory / "new.db.before-1-wal").read_bytes() == b"of another file"
-    assert ids_in(yard.directory / "new.db") == {job.id}
+    assert (sample.directory / "new.db.before-1-wal").read_bytes() == b"of another file"
+    assert ids_in(sample.directory / "new.db") == {job.id}
 
 
-def test_the_size_is_told_with_what_still_stands_in_the_log(yard: Yard, packhorse: Call) -> None:
-    yard.storage.enqueue([NewJob(new_id(), "big", "big", json.dumps({"text": "x" * 20_000})) for _ in range(50)])
+def test_the_size_is_told_with_what_still_stands_in_the_log(sample: SampleStorage, packhorse: Call) -> None:
+    sample.storage.enqueue([NewJob(new_id(), "big", "big", json.dumps({"text": "x" * 20_000})) for _ in range(50)])
     packhorse("backup", "copy.db")
-    size = (yard.directory / "copy.db").stat().st_size
+    size = (sample.directory / "copy.db").stat().st_size
     packhorse("enqueue", "resize", "--force", "--url", "sqlite:///new.db")
-    assert (yard.directory / "new.db").stat().st_size < size / 2
+    assert (sample.directory / "new.db").stat().st_size < size / 2
 
     restored = packhorse("restore", "copy.db", "--url", "sqlite:///new.db", "--yes", "--json")
 
@@ -294,37 +294,37 @@ def test_the_size_is_told_with_what_still_stands_in_the_log(yard: Yard, packhors
 # --- the space of what was removed ------------------------------------------------------------------------------------
 
 
-def test_a_compact_storage_is_smaller_and_has_the_same_jobs(yard: Yard, packhorse: Call) -> None:
-    kept = yard.add()
-    yard.storage.enqueue([NewJob(new_id(), "big", "big", json.dumps({"text": "x" * 20_000})) for _ in range(50)])
-    yard.storage.delete([job.id for job in yard.storage.find(Filter(queue="big")).jobs])
+def test_a_compact_storage_is_smaller_and_has_the_same_jobs(sample: SampleStorage, packhorse: Call) -> None:
+    kept = sample.add()
+    sample.storage.enqueue([NewJob(new_id(), "big", "big", json.dumps({"text": "x" * 20_000})) for _ in range(50)])
+    sample.storage.delete([job.id for job in sample.storage.find(Filter(queue="big")).jobs])
 
     result = packhorse("compact", "--json")
 
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
     assert told["after"] < told["before"] / 2
-    assert ids_in(yard.directory / "packhorse.db") == {kept.id}
+    assert ids_in(sample.directory / "packhorse.db") == {kept.id}
 
 
-def states_left(yard: Yard) -> set[str]:
-    return {str(job.state) for job in yard.storage.find(Filter()).jobs}
+def states_left(sample: SampleStorage) -> set[str]:
+    return {str(job.state) for job in sample.storage.find(Filter()).jobs}
 
 
 @pytest.fixture
-def full(yard: Yard) -> Yard:
-    yard.in_every_state()
-    return yard
+def full(sample: SampleStorage) -> SampleStorage:
+    sample.in_every_state()
+    return sample
 
 
-def test_nothing_that_is_young_goes(full: Yard, packhorse: Call) -> None:
+def test_nothing_that_is_young_goes(full: SampleStorage, packhorse: Call) -> None:
     result = packhorse("prune", "--yes")
 
     assert result.stdout == "removed 0 jobs, 0 events and 0 silent clients\n"
     assert len(states_left(full)) == len(State)
 
 
-def test_a_state_and_an_age_say_which_jobs_go(full: Yard, packhorse: Call) -> None:
+def test_a_state_and_an_age_say_which_jobs_go(full: SampleStorage, packhorse: Call) -> None:
     shown = packhorse("prune", "--state", "completed", "--older-than", "0s", "--dry-run")
     result = packhorse("prune", "--state", "completed", "--older-than", "0s", "--yes")
 
@@ -334,15 +334,15 @@ def test_a_state_and_an_age_say_which_jobs_go(full: Yard, packhorse: Call) -> No
     assert full.storage.events(EventFilter(kind=Kind.COMPLETED))
 
 
-def test_persistent_jobs_stay(yard: Yard, packhorse: Call) -> None:
-    yard.job("dead", persistent=True)
+def test_persistent_jobs_stay(sample: SampleStorage, packhorse: Call) -> None:
+    sample.job("dead", persistent=True)
 
     assert packhorse("prune", "--older-than", "0s", "--dry-run", "--json").stdout == '{"jobs":0}\n'
     assert json.loads(packhorse("prune", "--older-than", "0s", "--yes", "--json").stdout)["jobs"] == 0
-    assert states_left(yard) == {"dead"}
+    assert states_left(sample) == {"dead"}
 
 
-def test_events_go_only_if_one_says_so(full: Yard, packhorse: Call) -> None:
+def test_events_go_only_if_one_says_so(full: SampleStorage, packhorse: Call) -> None:
     result = packhorse("prune", "--older-than", "0s", "--events", "--yes", "--json")
 
     told = json.loads(result.stdout)
@@ -350,7 +350,7 @@ def test_events_go_only_if_one_says_so(full: Yard, packhorse: Call) -> None:
     assert told["events"] > 10
 
 
-def test_without_a_terminal_it_wants_a_yes(full: Yard, packhorse: Call) -> None:
+def test_without_a_terminal_it_wants_a_yes(full: SampleStorage, packhorse: Call) -> None:
     result = packhorse("prune", "--older-than", "0s")
 
     assert result.exit_code == 5
@@ -358,7 +358,7 @@ def test_without_a_terminal_it_wants_a_yes(full: Yard, packhorse: Call) -> None:
     assert len(states_left(full)) == len(State)
 
 
-def test_where_nothing_is_old_it_does_not_ask(full: Yard, packhorse: Call) -> None:
+def test_where_nothing_is_old_it_does_not_ask(full: SampleStorage, packhorse: Call) -> None:
     result = packhorse("prune", "--older-than", "10d")
 
     assert result.exit_code == 0

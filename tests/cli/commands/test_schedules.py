@@ -12,22 +12,22 @@ from packhorse.core.clock import DAY, SECOND
 from packhorse.core.event import Kind
 from packhorse.storage.records import EventFilter, ScheduleInfo
 from tests.cli.conftest import Call
+from tests.cli.sample_storage import SampleStorage
 from tests.cli.test_terminal import on_terminal, plain
-from tests.cli.yard import Yard
 from tests.unchecked import unchecked
 
 
 @pytest.fixture
-def planned(yard: Yard) -> Yard:
+def planned(sample: SampleStorage) -> SampleStorage:
     """A schedule `nightly` of the task report, and one with a text that is none."""
-    now = yard.storage.now()
+    now = sample.storage.now()
     nightly = ScheduleInfo("nightly", "report", "0 3 * * *", tz="Europe/Ljubljana")
     odd = ScheduleInfo("odd", "report", "every full moon", next_at=now + 2 * DAY)
-    unchecked(yard.storage, "put_schedules")([replace(nightly, next_at=cron_of(nightly).next_after(now)), odd])
-    return yard
+    unchecked(sample.storage, "put_schedules")([replace(nightly, next_at=cron_of(nightly).next_after(now)), odd])
+    return sample
 
 
-def test_schedules_are_told_with_their_plan_in_words(planned: Yard, packhorse: Call):
+def test_schedules_are_told_with_their_plan_in_words(planned: SampleStorage, packhorse: Call):
     lines = packhorse("schedules").stdout.splitlines()
 
     assert lines[1].startswith("nightly   report  0 3 * * *        Europe/Ljubljana  At 03:00 every day")
@@ -35,7 +35,7 @@ def test_schedules_are_told_with_their_plan_in_words(planned: Yard, packhorse: C
     assert "never" in lines[2]
 
 
-def test_json_has_the_fields_of_the_api(planned: Yard, packhorse: Call):
+def test_json_has_the_fields_of_the_api(planned: SampleStorage, packhorse: Call):
     told = json.loads(packhorse("schedules", "--json").stdout.splitlines()[0])
 
     assert (told["name"], told["cron"], told["is_paused"], len(told["coming"])) == ("nightly", "0 3 * * *", False, 3)
@@ -43,7 +43,7 @@ def test_json_has_the_fields_of_the_api(planned: Yard, packhorse: Call):
     assert told["says"].startswith("At 03:00 every day")
 
 
-def test_a_late_one_says_so_instead_of_its_next_slot(planned: Yard, packhorse: Call):
+def test_a_late_one_says_so_instead_of_its_next_slot(planned: SampleStorage, packhorse: Call):
     (nightly,) = (each for each in planned.storage.schedules() if each.name == "nightly")
     planned.storage.remove_schedule("nightly")
     planned.storage.put_schedules([replace(nightly, next_at=planned.storage.now() - 2 * DAY)])
@@ -54,13 +54,13 @@ def test_a_late_one_says_so_instead_of_its_next_slot(planned: Yard, packhorse: C
     assert "packhorse doctor" in plain(seen)
 
 
-def test_no_schedules_says_how_to_write_one(yard: Yard, packhorse: Call):
-    yard.add()
+def test_no_schedules_says_how_to_write_one(sample: SampleStorage, packhorse: Call):
+    sample.add()
 
     assert "@app.schedule(" in packhorse("schedules").stderr
 
 
-def test_the_next_slots_are_listed(planned: Yard, packhorse: Call):
+def test_the_next_slots_are_listed(planned: SampleStorage, packhorse: Call):
     result = packhorse("schedule", "next", "nightly", "-n", "3")
 
     assert len(result.stdout.splitlines()) == 3
@@ -68,11 +68,11 @@ def test_the_next_slots_are_listed(planned: Yard, packhorse: Call):
     assert len(packhorse("schedule", "next", "nightly", "--json").stdout.splitlines()) == 5
 
 
-def test_the_zone_of_the_slots_is_told_once(planned: Yard, packhorse: Call):
+def test_the_zone_of_the_slots_is_told_once(planned: SampleStorage, packhorse: Call):
     assert packhorse("schedule", "next", "nightly").stderr.count("(Europe/Ljubljana)") == 1
 
 
-def test_run_enqueues_its_job_now(planned: Yard, packhorse: Call):
+def test_run_enqueues_its_job_now(planned: SampleStorage, packhorse: Call):
     result = packhorse("schedule", "run", "nightly", "--by", "ann")
 
     job = planned.get(result.stdout.strip())
@@ -81,7 +81,7 @@ def test_run_enqueues_its_job_now(planned: Yard, packhorse: Call):
     assert (told.queue, told.data) == ("nightly", {"job": job.id, "by": "ann"})
 
 
-def test_skip_leaves_out_the_next_slot(planned: Yard, packhorse: Call):
+def test_skip_leaves_out_the_next_slot(planned: SampleStorage, packhorse: Call):
     first, second = (
         json.loads(line)["at"]
         for line in packhorse("schedule", "next", "nightly", "-n", "2", "--json").stdout.splitlines()
@@ -98,7 +98,7 @@ def test_skip_leaves_out_the_next_slot(planned: Yard, packhorse: Call):
     assert json.loads(packhorse("schedule", "next", "nightly", "-n", "1", "--json").stdout)["at"] == second
 
 
-def test_pause_and_resume(planned: Yard, packhorse: Call):
+def test_pause_and_resume(planned: SampleStorage, packhorse: Call):
     words = [
         packhorse("schedule", do, "nightly", "--by", "ann").stdout for do in ("pause", "pause", "resume", "resume")
     ]
@@ -111,7 +111,7 @@ def test_pause_and_resume(planned: Yard, packhorse: Call):
     ]
 
 
-def test_a_paused_one_is_told_with_who_did_it(planned: Yard):
+def test_a_paused_one_is_told_with_who_did_it(planned: SampleStorage):
     planned.storage.pause_schedule("nightly", True, by="ann")
 
     _, seen = on_terminal(planned, "schedules", width=80)
@@ -128,14 +128,14 @@ def test_a_paused_one_is_told_with_who_did_it(planned: Yard):
         (("run",), 2, "missing argument"),
     ],
 )
-def test_mistakes_are_told(planned: Yard, packhorse: Call, words: tuple[str, ...], code: int, text: str):
+def test_mistakes_are_told(planned: SampleStorage, packhorse: Call, words: tuple[str, ...], code: int, text: str):
     result = packhorse("schedule", *words)
 
     assert result.exit_code == code
     assert text in result.stderr
 
 
-def test_more_slots_than_anybody_reads_are_refused(planned: Yard, packhorse: Call):
+def test_more_slots_than_anybody_reads_are_refused(planned: SampleStorage, packhorse: Call):
     result = packhorse("schedule", "next", "nightly", "-n", "999999999")
 
     assert (result.exit_code, "10,000 is the maximum" in result.stderr) == (2, True)

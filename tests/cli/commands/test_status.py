@@ -16,16 +16,16 @@ from packhorse.core.settings import Settings
 from packhorse.monitor.health import Finding, Verdict
 from packhorse.storage.records import Health, Point, QueueInfo, WorkerInfo
 from tests.cli.conftest import Call
+from tests.cli.sample_storage import FOREMAN, WORKER, SampleStorage
 from tests.cli.terminal import Terminal
 from tests.cli.test_terminal import on_terminal, plain
-from tests.cli.yard import FOREMAN, WORKER, Yard
 
 NOON = 1_800_000_000 * SECOND
 
 
-def test_it_tells_of_storage_workers_the_last_hour_and_each_queue(yard: Yard, packhorse: Call):
-    yard.in_every_state()
-    yard.storage.heartbeat({FOREMAN: {}, WORKER: {"busy": 4}})
+def test_it_tells_of_storage_workers_the_last_hour_and_each_queue(sample: SampleStorage, packhorse: Call):
+    sample.in_every_state()
+    sample.storage.heartbeat({FOREMAN: {}, WORKER: {"busy": 4}})
 
     result = packhorse("status")
 
@@ -39,9 +39,9 @@ def test_it_tells_of_storage_workers_the_last_hour_and_each_queue(yard: Yard, pa
     assert sorted(queues) == sorted(["resize", *(f"for-{state}" for state in State if state != "scheduled")])
 
 
-def test_scheduled_jobs_are_counted_where_there_are_80_columns(yard: Yard):
-    yard.job("scheduled")
-    snapshot = take_snapshot(yard.storage, Settings())
+def test_scheduled_jobs_are_counted_where_there_are_80_columns(sample: SampleStorage):
+    sample.job("scheduled")
+    snapshot = take_snapshot(sample.storage, Settings())
 
     lines = list(status_lines(snapshot, 80))
 
@@ -52,20 +52,20 @@ def test_scheduled_jobs_are_counted_where_there_are_80_columns(yard: Yard):
     assert plain(row)[place] == "1"
 
 
-def test_a_dead_worker_is_told_as_a_halt_and_not_as_a_failure(yard: Yard, packhorse: Call):
-    halted = yard.halt(yard.add())
+def test_a_dead_worker_is_told_as_a_halt_and_not_as_a_failure(sample: SampleStorage, packhorse: Call):
+    halted = sample.halt(sample.add())
 
     assert "last hour: nothing ran, 1 came in   1 halted" in packhorse("status").stdout
 
-    yard.finish(Completed(yard.start(halted).token))
+    sample.finish(Completed(sample.start(halted).token))
 
     assert "0 failed (0 %)   1 halted" in packhorse("status").stdout
     assert json.loads(packhorse("status", "--json").stdout)["totals"]["failed"] == 0
 
 
-def test_an_empty_storage_says_what_to_do_next(yard: Yard, packhorse: Call):
-    yard.storage.join(WorkerInfo("w1"))
-    yard.storage.leave("w1")
+def test_an_empty_storage_says_what_to_do_next(sample: SampleStorage, packhorse: Call):
+    sample.storage.join(WorkerInfo("w1"))
+    sample.storage.leave("w1")
 
     result = packhorse("status")
 
@@ -73,9 +73,9 @@ def test_an_empty_storage_says_what_to_do_next(yard: Yard, packhorse: Call):
     assert "There are no jobs yet. Enqueue one: packhorse enqueue NAME" in result.stdout
 
 
-def test_what_needs_attention_is_told_with_what_to_try(yard: Yard, packhorse: Call):
-    yard.add(queue="mail")
-    yard.storage.pause("mail", by="ann", why="no server\x1b[2J")
+def test_what_needs_attention_is_told_with_what_to_try(sample: SampleStorage, packhorse: Call):
+    sample.add(queue="mail")
+    sample.storage.pause("mail", by="ann", why="no server\x1b[2J")
 
     result = packhorse("status")
 
@@ -84,10 +84,10 @@ def test_what_needs_attention_is_told_with_what_to_try(yard: Yard, packhorse: Ca
     assert "no server\\x1b[2J.  Try: packhorse resume mail" in result.stdout
 
 
-def test_a_quiet_foreman_is_reported(yard: Yard, packhorse: Call):
-    yard.join()
-    yard.storage.heartbeat({FOREMAN: {"state": "quiet"}})
-    yard.add(queue="print")
+def test_a_quiet_foreman_is_reported(sample: SampleStorage, packhorse: Call):
+    sample.join()
+    sample.storage.heartbeat({FOREMAN: {"state": "quiet"}})
+    sample.add(queue="print")
 
     result = packhorse("status")
 
@@ -95,11 +95,11 @@ def test_a_quiet_foreman_is_reported(yard: Yard, packhorse: Call):
     assert "Try: packhorse restart" in result.stdout
 
 
-def test_a_foreman_without_workers_is_told_to_keep_some(yard: Yard, packhorse: Call):
-    yard.join()
-    yard.storage.leave(WORKER)
-    yard.storage.heartbeat({FOREMAN: {"state": "working", "wanted": 0, "max": 0}})
-    yard.add()
+def test_a_foreman_without_workers_is_told_to_keep_some(sample: SampleStorage, packhorse: Call):
+    sample.join()
+    sample.storage.leave(WORKER)
+    sample.storage.heartbeat({FOREMAN: {"state": "working", "wanted": 0, "max": 0}})
+    sample.add()
 
     told = packhorse("status").stdout
 
@@ -108,8 +108,8 @@ def test_a_foreman_without_workers_is_told_to_keep_some(yard: Yard, packhorse: C
     assert "packhorse work" not in told
 
 
-def test_json_has_the_numbers_of_the_api(yard: Yard, packhorse: Call):
-    yard.in_every_state()
+def test_json_has_the_numbers_of_the_api(sample: SampleStorage, packhorse: Call):
+    sample.in_every_state()
 
     told = json.loads(packhorse("status", "--json").stdout)
 
@@ -122,12 +122,12 @@ def test_json_has_the_numbers_of_the_api(yard: Yard, packhorse: Call):
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_it_fits_the_screen(yard: Yard, width: int):
-    yard.in_every_state()
-    yard.add(queue="a-queue-with-a-name-that-is-longer-than-anybody-would-want-it-to-be-" + "x" * 40)
-    yard.storage.join(WorkerInfo("f2", Subject.FOREMAN, host="a-host-with-a-long-name.example.org", pid=1))
+def test_it_fits_the_screen(sample: SampleStorage, width: int):
+    sample.in_every_state()
+    sample.add(queue="a-queue-with-a-name-that-is-longer-than-anybody-would-want-it-to-be-" + "x" * 40)
+    sample.storage.join(WorkerInfo("f2", Subject.FOREMAN, host="a-host-with-a-long-name.example.org", pid=1))
 
-    _, seen = on_terminal(yard, "status", width=width)
+    _, seen = on_terminal(sample, "status", width=width)
 
     assert max(map(len, plain(seen).splitlines())) <= width
 
@@ -145,10 +145,10 @@ def test_a_long_warning_is_wrapped_and_not_cut():
     assert f"! {problem.strip()}. Try: packhorse storage" in " ".join(" ".join(lines).split())
 
 
-def test_watching_goes_on_until_ctrl_c(yard: Yard):
-    yard.add(queue="mail")
+def test_watching_goes_on_until_ctrl_c(sample: SampleStorage):
+    sample.add(queue="mail")
 
-    with Terminal(yard, "status", "--watch", "--every", "100ms") as terminal:
+    with Terminal(sample, "status", "--watch", "--every", "100ms") as terminal:
         terminal.read_until("mail", times=3)
         terminal.write(b"\x03")
         assert terminal.wait() == 0

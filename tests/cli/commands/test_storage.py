@@ -19,20 +19,20 @@ from packhorse.storage.sql.statements import load_migrations
 from packhorse.storage.sqlite.schema import MIGRATIONS, prepare
 from tests.children import ROOT
 from tests.cli.conftest import Call
-from tests.cli.yard import Yard
+from tests.cli.sample_storage import SampleStorage
 from tests.mysql_server import new_database_url, shared_mysql
 from tests.postgres_server import new_schema_url, shared_postgres
 from tests.storage.conftest import chosen_storages
 
 
-def test_it_tells_kind_latency_size_and_where_the_url_came_from(yard: Yard, packhorse: Call):
-    yard.add()
+def test_it_tells_kind_latency_size_and_where_the_url_came_from(sample: SampleStorage, packhorse: Call):
+    sample.add()
 
     result = packhorse("storage")
 
     facts = {line[:12].strip(): line[13:] for line in result.stdout.splitlines() if line[:1].islower()}
     assert result.exit_code == 0
-    assert facts["storage"] == f"sqlite:///{yard.path}  (default)"
+    assert facts["storage"] == f"sqlite:///{sample.path}  (default)"
     assert facts["kind"].startswith("sqlite 3.")
     assert facts["small read"].endswith(" ms")
     assert facts["empty write"].endswith(" ms")
@@ -40,14 +40,14 @@ def test_it_tells_kind_latency_size_and_where_the_url_came_from(yard: Yard, pack
     assert facts["wal size"].endswith("B")
 
 
-def test_a_storage_that_the_option_named_is_said_to_be_named_by_it(yard: Yard, packhorse: Call):
-    yard.add()
+def test_a_storage_that_the_option_named_is_said_to_be_named_by_it(sample: SampleStorage, packhorse: Call):
+    sample.add()
 
-    assert f"sqlite:///{yard.path}  (--url)\n" in packhorse("storage", "--url", f"sqlite:///{yard.path}").stdout
+    assert f"sqlite:///{sample.path}  (--url)\n" in packhorse("storage", "--url", f"sqlite:///{sample.path}").stdout
 
 
-def test_json_has_the_fields_of_the_api(yard: Yard, packhorse: Call):
-    yard.add()
+def test_json_has_the_fields_of_the_api(sample: SampleStorage, packhorse: Call):
+    sample.add()
 
     told = json.loads(packhorse("storage", "--json").stdout)
 
@@ -65,10 +65,10 @@ def test_facts_are_told_by_what_they_are():
     assert "oldest transaction" not in told
 
 
-def test_connections_of_all_processes_are_told(yard: Yard, packhorse: Call):
-    yard.join()
-    ids = [worker.id for worker in yard.storage.workers()]
-    yard.storage.heartbeat({owner: {"connections_open": 4, "connections_in_use": 1} for owner in ids})
+def test_connections_of_all_processes_are_told(sample: SampleStorage, packhorse: Call):
+    sample.join()
+    ids = [worker.id for worker in sample.storage.workers()]
+    sample.storage.heartbeat({owner: {"connections_open": 4, "connections_in_use": 1} for owner in ids})
 
     told = json.loads(packhorse("storage", "--json").stdout)["all_connections"]
     text = packhorse("storage").stdout
@@ -105,16 +105,16 @@ def test_the_sql_makes_the_tables(here: Path, packhorse: Call):
     enqueue_one("sqlite:///new.db")
 
 
-def test_up_to_date_tables_are_left_alone(yard: Yard, packhorse: Call):
-    yard.add()
+def test_up_to_date_tables_are_left_alone(sample: SampleStorage, packhorse: Call):
+    sample.add()
 
     assert packhorse("migrate", "--plan").stdout == ""
     assert "up to date" in packhorse("migrate").stderr
     assert packhorse("migrate", "--sql").stdout == ""
 
 
-def test_json(yard: Yard, here: Path, packhorse: Call):
-    yard.add()
+def test_json(sample: SampleStorage, here: Path, packhorse: Call):
+    sample.add()
 
     assert json.loads(packhorse("migrate", "--json").stdout) == {"applied": []}
     steps = json.loads(packhorse("migrate", "--plan", "--json", "--url", "sqlite:///new.db").stdout)

@@ -24,18 +24,18 @@ from packhorse.core.outcome import Completed
 from packhorse.storage.records import Filter, NewJob
 from tests.children import ROOT
 from tests.cli.conftest import Call
+from tests.cli.sample_storage import WORKER, SampleStorage
 from tests.cli.terminal import Terminal
 from tests.cli.test_terminal import on_terminal, plain
-from tests.cli.yard import WORKER, Yard
 from tests.unchecked import unchecked
 
 
 @pytest.fixture
-def top(yard: Yard) -> Iterator[Top]:
+def top(sample: SampleStorage) -> Iterator[Top]:
     """On a storage with a job in every state."""
-    yard.in_every_state()
+    sample.in_every_state()
     context = CommandContext()
-    context.url = yard.url
+    context.url = sample.url
     top = Top(context, 1.0, "ann")
     top.look()
     yield top
@@ -71,8 +71,8 @@ def test_numbers_turn_to_the_other_panes(top: Top, key: str, text: str):
     assert text in press(top, key)
 
 
-def test_a_worker_is_as_busy_as_it_holds_jobs_whatever_its_last_heartbeat_said(top: Top, yard: Yard):
-    yard.storage.heartbeat({WORKER: {"busy": 4}})
+def test_a_worker_is_as_busy_as_it_holds_jobs_whatever_its_last_heartbeat_said(top: Top, sample: SampleStorage):
+    sample.storage.heartbeat({WORKER: {"busy": 4}})
     top.look()
 
     shown = press(top, "4")
@@ -134,14 +134,14 @@ def test_enter_opens_a_cause_with_its_traceback(top: Top):
     assert 'File "jobs.py", line 4, in resize' in shown
 
 
-def test_a_job_that_was_halted_is_at_the_same_try_as_in_lists(yard: Yard, packhorse: Call):
-    job = yard.add(max_attempts=4)
-    yard.halt(job)
-    job = yard.start(job)
+def test_a_job_that_was_halted_is_at_the_same_try_as_in_lists(sample: SampleStorage, packhorse: Call):
+    job = sample.add(max_attempts=4)
+    sample.halt(job)
+    job = sample.start(job)
     assert (job.attempts, job.failures) == (2, 0)
 
     context = CommandContext()
-    context.url = yard.url
+    context.url = sample.url
     top = Top(context, 1.0, "ann")
     top.look()
     shown = screen(top)
@@ -152,11 +152,11 @@ def test_a_job_that_was_halted_is_at_the_same_try_as_in_lists(yard: Yard, packho
     assert "1/4" in shown
 
 
-def test_a_cause_is_silenced_and_shown_as_such(top: Top, yard: Yard):
+def test_a_cause_is_silenced_and_shown_as_such(top: Top, sample: SampleStorage):
     assert "silence this cause for a day?" in press(top, "3", "m")
     assert "it is silenced for a day" in press(top, "y")
-    (group,) = yard.storage.failures()
-    assert group.is_silenced(yard.storage.now())
+    (group,) = sample.storage.failures()
+    assert group.is_silenced(sample.storage.now())
     top.look()
     assert "resize (silenced)" in screen(top)
 
@@ -165,14 +165,14 @@ def test_a_cause_is_silenced_and_shown_as_such(top: Top, yard: Yard):
     assert "(silenced)" not in screen(top)
 
 
-def test_silenced_causes_are_below_the_others(yard: Yard):
+def test_silenced_causes_are_below_the_others(sample: SampleStorage):
     for task in ("old", "new"):
-        yard.job("dead", task=task, queue=task)
-    newest = yard.storage.failures()[0]
-    yard.storage.silence_failure(newest.cause, HOUR, version=None, by="ann")
+        sample.job("dead", task=task, queue=task)
+    newest = sample.storage.failures()[0]
+    sample.storage.silence_failure(newest.cause, HOUR, version=None, by="ann")
 
     context = CommandContext()
-    context.url = yard.url
+    context.url = sample.url
     top = Top(context, 1.0, "ann")
     top.look()
     shown = press(top, "3")
@@ -181,62 +181,62 @@ def test_silenced_causes_are_below_the_others(yard: Yard):
     assert shown.index("old ") < shown.index("new (silenced)")
 
 
-def test_a_job_is_aborted_only_after_a_yes(top: Top, yard: Yard):
-    (job,) = yard.storage.find(Filter(states=frozenset({State.RUNNING}))).jobs
+def test_a_job_is_aborted_only_after_a_yes(top: Top, sample: SampleStorage):
+    (job,) = sample.storage.find(Filter(states=frozenset({State.RUNNING}))).jobs
 
     assert "abort job" in press(top, "a")
     assert "nothing changed" in press(top, "n")
-    assert yard.get(job.id).abort_at is None
+    assert sample.get(job.id).abort_at is None
     assert "was asked to stop" in press(top, "a", "y")
-    assert yard.get(job.id).abort_at is not None
+    assert sample.get(job.id).abort_at is not None
     assert top.is_stale
 
 
-def test_all_jobs_of_a_cause_are_retried(top: Top, yard: Yard):
+def test_all_jobs_of_a_cause_are_retried(top: Top, sample: SampleStorage):
     assert "2 jobs are queued again" in press(top, "3", "r", "y")
-    assert yard.storage.queues()
-    assert all(not queue.counts.get(State.DEAD) for queue in yard.storage.queues())
+    assert sample.storage.queues()
+    assert all(not queue.counts.get(State.DEAD) for queue in sample.storage.queues())
 
 
-def test_a_queue_is_paused_and_resumed(top: Top, yard: Yard):
+def test_a_queue_is_paused_and_resumed(top: Top, sample: SampleStorage):
     assert "is paused" in press(top, "2", "p", "y")
-    paused = [queue.name for queue in yard.storage.queues() if queue.is_paused]
+    paused = [queue.name for queue in sample.storage.queues() if queue.is_paused]
     assert len(paused) == 1
 
     top.look()
     assert "is resumed" in press(top, "p", "y")
-    assert not any(queue.is_paused for queue in yard.storage.queues())
+    assert not any(queue.is_paused for queue in sample.storage.queues())
 
 
-def running(yard: Yard, number: int) -> list[str]:
+def running(sample: SampleStorage, number: int) -> list[str]:
     """The ids of so many more jobs that run, the one that has run longest first."""
-    yard.join()
-    return [yard.start(yard.add(queue=f"q{place}", args={"image_id": place})).id for place in range(number)]
+    sample.join()
+    return [sample.start(sample.add(queue=f"q{place}", args={"image_id": place})).id for place in range(number)]
 
 
-def test_the_cursor_stays_where_it_is_when_its_row_goes(top: Top, yard: Yard):
-    _, second, third = running(yard, 3)
+def test_the_cursor_stays_where_it_is_when_its_row_goes(top: Top, sample: SampleStorage):
+    _, second, third = running(sample, 3)
     top.look()
     press(top, "j", "j")
     assert f"abort job {second[-8:]}?" in press(top, "a")
     press(top, "n")
 
-    yard.finish(Completed(yard.get(second).token, result="1"))
+    sample.finish(Completed(sample.get(second).token, result="1"))
     top.look()
 
     assert f"abort job {third[-8:]}?" in press(top, "a")
 
 
-def test_a_row_that_moves_in_above_does_not_take_the_cursor(top: Top, yard: Yard):
-    (job,) = yard.storage.find(Filter(states=frozenset({State.RUNNING}))).jobs
-    yard.start(yard.add(task="another", queue="q"))
+def test_a_row_that_moves_in_above_does_not_take_the_cursor(top: Top, sample: SampleStorage):
+    (job,) = sample.storage.find(Filter(states=frozenset({State.RUNNING}))).jobs
+    sample.start(sample.add(task="another", queue="q"))
     top.look()
 
     assert f"abort job {job.id[-8:]}?" in press(top, "a")
 
 
-def test_enter_shows_the_jobs_of_a_queue_and_of_a_worker(top: Top, yard: Yard):
-    yard.add(queue="for-queued", args={"image_id": 8})
+def test_enter_shows_the_jobs_of_a_queue_and_of_a_worker(top: Top, sample: SampleStorage):
+    sample.add(queue="for-queued", args={"image_id": 8})
 
     press(top, "2", "/", *"for-queued", "enter")
     shown = press(top, "enter")
@@ -264,7 +264,7 @@ def test_without_a_terminal_it_ends(top: Top):
     assert top.is_over
 
 
-def test_what_cannot_be_done_is_told(top: Top, yard: Yard):
+def test_what_cannot_be_done_is_told(top: Top, sample: SampleStorage):
     press(top, "enter")
     shown = press(top, "r", "y")
 
@@ -283,11 +283,13 @@ def test_q_ends_it(top: Top):
     assert top.is_over
 
 
-def test_a_storage_that_is_away_is_told_and_what_was_seen_stays(top: Top, yard: Yard, monkeypatch: pytest.MonkeyPatch):
+def test_a_storage_that_is_away_is_told_and_what_was_seen_stays(
+    top: Top, sample: SampleStorage, monkeypatch: pytest.MonkeyPatch
+):
     def away(self: object) -> int:
         raise StorageUnavailable("the storage is away")
 
-    monkeypatch.setattr(type(yard.storage), "now", away)
+    monkeypatch.setattr(type(sample.storage), "now", away)
     top.look()
 
     shown = screen(top)
@@ -295,15 +297,15 @@ def test_a_storage_that_is_away_is_told_and_what_was_seen_stays(top: Top, yard: 
     assert "40 % rendering" in shown
 
 
-def test_hostile_text_reaches_no_terminal(yard: Yard):
+def test_hostile_text_reaches_no_terminal(sample: SampleStorage):
     evil = NewJob(id="evil", task="evil\x1b[2Jtask", queue="evil\x1b[2J", args='{"text": "\\u001b[2J\\u202e"}')
-    unchecked(yard.storage, "enqueue")([evil])
-    yard.join()
-    (taken,) = unchecked(yard.storage, "reserve")(WORKER, {evil.queue: 1}, 1)
-    yard.storage.start([taken.token])
-    assert yard.get("evil").state is State.RUNNING
+    unchecked(sample.storage, "enqueue")([evil])
+    sample.join()
+    (taken,) = unchecked(sample.storage, "reserve")(WORKER, {evil.queue: 1}, 1)
+    sample.storage.start([taken.token])
+    assert sample.get("evil").state is State.RUNNING
     context = CommandContext()
-    context.url = yard.url
+    context.url = sample.url
     top = Top(context, 1.0, None)
 
     for key in "12345":
@@ -319,8 +321,8 @@ def test_hostile_text_reaches_no_terminal(yard: Yard):
 # --- where it cannot be drawn -----------------------------------------------------------------------------------------
 
 
-def test_a_pipe_gets_one_frame(yard: Yard, packhorse: Call):
-    yard.in_every_state()
+def test_a_pipe_gets_one_frame(sample: SampleStorage, packhorse: Call):
+    sample.in_every_state()
 
     result = packhorse("top")
 
@@ -330,18 +332,18 @@ def test_a_pipe_gets_one_frame(yard: Yard, packhorse: Call):
 
 
 @pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {"TERM": ""}])
-def test_a_dumb_terminal_gets_one_frame(yard: Yard, environment: dict[str, str]):
-    yard.in_every_state()
+def test_a_dumb_terminal_gets_one_frame(sample: SampleStorage, environment: dict[str, str]):
+    sample.in_every_state()
 
-    code, seen = on_terminal(yard, "top", **environment)
+    code, seen = on_terminal(sample, "top", **environment)
 
     assert code == 0
     assert "\x1b[?1049h" not in seen
     assert "resize(image_id=7)" in plain(seen)
 
 
-def test_json_is_that_of_status(yard: Yard, packhorse: Call):
-    yard.add()
+def test_json_is_that_of_status(sample: SampleStorage, packhorse: Call):
+    sample.add()
 
     assert '"totals":' in packhorse("top", "--json").stdout
 
@@ -350,10 +352,10 @@ def test_json_is_that_of_status(yard: Yard, packhorse: Call):
 
 
 @pytest.mark.parametrize("ending", [b"q", b"\x03"])
-def test_it_leaves_the_terminal_as_it_was(yard: Yard, ending: bytes):
-    yard.in_every_state()
+def test_it_leaves_the_terminal_as_it_was(sample: SampleStorage, ending: bytes):
+    sample.in_every_state()
 
-    with Terminal(yard, "top") as terminal:
+    with Terminal(sample, "top") as terminal:
         before = terminal.attributes
         terminal.read_until("running")
         assert terminal.now()[3] & (termios.ICANON | termios.ECHO) == 0
@@ -367,9 +369,9 @@ def test_it_leaves_the_terminal_as_it_was(yard: Yard, ending: bytes):
         assert terminal.seen.count("\x1b[?1049h") == 1
 
 
-def test_it_is_drawn_anew_when_the_terminal_gets_another_size(yard: Yard):
-    yard.job("running")
-    with Terminal(yard, "top", "--every", "60s", width=100, height=24) as terminal:
+def test_it_is_drawn_anew_when_the_terminal_gets_another_size(sample: SampleStorage):
+    sample.job("running")
+    with Terminal(sample, "top", "--every", "60s", width=100, height=24) as terminal:
         terminal.read_until("q quit")
         terminal.resize(120, 30)
         terminal.read_until("q quit", times=2)
@@ -378,10 +380,10 @@ def test_it_is_drawn_anew_when_the_terminal_gets_another_size(yard: Yard):
         assert terminal.wait() == 0
 
 
-def test_a_signal_to_end_restores_it_too(yard: Yard):
-    yard.add()
+def test_a_signal_to_end_restores_it_too(sample: SampleStorage):
+    sample.add()
 
-    with Terminal(yard, "top") as terminal:
+    with Terminal(sample, "top") as terminal:
         terminal.read_until("running")
         terminal.child.send_signal(signal.SIGTERM)
         assert terminal.wait() == 128 + signal.SIGTERM
@@ -390,10 +392,10 @@ def test_a_signal_to_end_restores_it_too(yard: Yard):
         assert "\x1b[?1049l" in terminal.seen
 
 
-def test_it_can_be_suspended(yard: Yard):
-    yard.add()
+def test_it_can_be_suspended(sample: SampleStorage):
+    sample.add()
 
-    with Terminal(yard, "top") as terminal:
+    with Terminal(sample, "top") as terminal:
         terminal.read_until("running")
         terminal.child.send_signal(signal.SIGTSTP)
         _, status = os.waitpid(terminal.child.pid, os.WUNTRACED)
@@ -416,8 +418,8 @@ def test_without_a_terminal_module_it_is_not_needed():
     subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
 
 
-def test_one_frame_in_a_pipe_tells_how_long_jobs_have_run(yard: Yard, packhorse: Call):
-    job = yard.job("running")
+def test_one_frame_in_a_pipe_tells_how_long_jobs_have_run(sample: SampleStorage, packhorse: Call):
+    job = sample.job("running")
 
     lines = packhorse("top", "--once").stdout.splitlines()
 

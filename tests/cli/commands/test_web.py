@@ -24,7 +24,7 @@ from packhorse.cli.errors import ExitCode
 from packhorse.core.settings import load_settings
 from tests.children import PATIENCE, ROOT, until
 from tests.cli.conftest import Call
-from tests.cli.yard import Yard
+from tests.cli.sample_storage import SampleStorage
 
 TOKEN = "a-token-of-enough-letters"
 JOBS = """\
@@ -89,9 +89,9 @@ def test_a_token_from_the_environment_is_asked_for(here: Path):
 
 
 def test_words_of_the_settings_and_of_the_option_are_hidden(here: Path):
-    yard = Yard(here)
-    job = yard.add(args={"iban": "i1", "ssn": "s1", "n": 7})
-    yard.close()
+    sample = SampleStorage(here)
+    job = sample.add(args={"iban": "i1", "ssn": "s1", "n": 7})
+    sample.close()
     with running(here, "web", "--port", "0", "--redact", "ssn", PACKHORSE_REDACT="iban") as url:
         told = json.loads(get(f"{url}api/v1/jobs/{job.id}")[1])
 

@@ -320,8 +320,8 @@ def test_a_burst_tells_of_jobs_in_queues_that_it_does_not_serve(tmp_path: Path, 
         assert work.process.wait(PATIENCE) == 0
         told.append(work.told())
 
-    assert "bulk.* does not fit the queue bulk: --queues 'bulk,bulk.*' serves both" in told[0]
-    assert "\nnothing was left to run; 3 jobs wait in queues that are not served here: bulk, post\n" in told[0]
+    assert "bulk.* does not match the queue bulk: --queues 'bulk,bulk.*' serves both" in told[0]
+    assert "\nno job was left to run; 3 jobs wait in queues that are not served here: bulk, post\n" in told[0]
     assert "\n1 job ran; 2 jobs wait in a queue that is not served here: bulk\n" in told[1]
     assert "\n2 jobs ran\n" in told[2]
     assert "does not fit" not in told[2]

@@ -19,13 +19,13 @@ from packhorse.storage import Storage, open_storage
 from packhorse.storage.records import ClientInfo, EventFilter, WorkerInfo
 from tests.cli.commands.test_jobs import lines
 from tests.cli.conftest import Call
+from tests.cli.sample_storage import FOREMAN, WORKER, SampleStorage
 from tests.cli.test_terminal import on_terminal
-from tests.cli.yard import FOREMAN, WORKER, Yard
 from tests.fake_foremen import following_orders, reporting_stacks
 
 
-def test_workers_stand_below_their_foreman_with_what_they_hold(yard: Yard, packhorse: Call):
-    yard.in_every_state()
+def test_workers_stand_below_their_foreman_with_what_they_hold(sample: SampleStorage, packhorse: Call):
+    sample.in_every_state()
 
     rows = packhorse("workers").stdout.splitlines()
     listed = lines(packhorse("workers", "--json").stdout)
@@ -35,10 +35,10 @@ def test_workers_stand_below_their_foreman_with_what_they_hold(yard: Yard, packh
     assert all(worker["is_alive"] for worker in listed)
 
 
-def test_in_a_pipe_workers_and_foremen_say_how_they_are(yard: Yard, packhorse: Call):
-    yard.storage.join(WorkerInfo("f1", Subject.FOREMAN, host="mule", pid=1))
-    yard.storage.join(WorkerInfo("w1", foreman="f1", host="mule", pid=2))
-    yard.storage.heartbeat({"f1": {"state": "working"}, "w1": {"state": "working"}})
+def test_in_a_pipe_workers_and_foremen_say_how_they_are(sample: SampleStorage, packhorse: Call):
+    sample.storage.join(WorkerInfo("f1", Subject.FOREMAN, host="mule", pid=1))
+    sample.storage.join(WorkerInfo("w1", foreman="f1", host="mule", pid=2))
+    sample.storage.heartbeat({"f1": {"state": "working"}, "w1": {"state": "working"}})
 
     lines = packhorse("workers").stdout.splitlines()
 
@@ -57,10 +57,10 @@ def test_in_a_pipe_workers_and_foremen_say_how_they_are(yard: Yard, packhorse: C
     ],
 )
 def test_what_a_worker_serves_is_listed_with_its_patterns(
-    yard: Yard, packhorse: Call, queues: list[str], serves: list[str] | None, told: list[str]
+    sample: SampleStorage, packhorse: Call, queues: list[str], serves: list[str] | None, told: list[str]
 ):
     info = {} if serves is None else {"serves": serves, "tasks": ["resize"]}
-    yard.storage.join(WorkerInfo("w1", host="mule", pid=2, queues=queues, info=info))
+    sample.storage.join(WorkerInfo("w1", host="mule", pid=2, queues=queues, info=info))
 
     table, (listed,) = packhorse("workers").stdout.splitlines(), lines(packhorse("workers", "--json").stdout)
 
@@ -69,17 +69,19 @@ def test_what_a_worker_serves_is_listed_with_its_patterns(
 
 
 @contextmanager
-def before(yard: Yard, seconds: int) -> Iterator[Storage]:
+def before(sample: SampleStorage, seconds: int) -> Iterator[Storage]:
     """The same storage, so long ago."""
-    storage = open_storage(yard.url, now=lambda: clock.now() - seconds * SECOND)
+    storage = open_storage(sample.url, now=lambda: clock.now() - seconds * SECOND)
     yield storage
     storage.close()
 
 
-def test_who_has_just_fallen_silent_is_marked_also_for_programs(yard: Yard, packhorse: Call, monkeypatch: Any):
+def test_who_has_just_fallen_silent_is_marked_also_for_programs(
+    sample: SampleStorage, packhorse: Call, monkeypatch: Any
+):
     monkeypatch.setenv("PACKHORSE_LEASE", "1h")  # the grace is twelve minutes then
-    yard.join()
-    with before(yard, 3_900) as then:
+    sample.join()
+    with before(sample, 3_900) as then:
         then.join(WorkerInfo("silent-worker"))
 
     rows = [line.split() for line in packhorse("workers").stdout.splitlines()]
@@ -89,9 +91,9 @@ def test_who_has_just_fallen_silent_is_marked_also_for_programs(yard: Yard, pack
     assert len([datetime.fromisoformat(time) for time in times]) == 2  # when it came, and its last beat
 
 
-def test_who_is_gone_is_told_with_what_it_held_and_no_longer_listed(yard: Yard, packhorse: Call):
-    job = yard.add()
-    with before(yard, 3_600) as then:
+def test_who_is_gone_is_told_with_what_it_held_and_no_longer_listed(sample: SampleStorage, packhorse: Call):
+    job = sample.add()
+    with before(sample, 3_600) as then:
         then.join(WorkerInfo("f9", Subject.FOREMAN, host="ox", pid=8))
         then.join(WorkerInfo("w9", foreman="f9", host="ox", pid=9))
         (taken,) = then.reserve("w9", {"resize": 1}, 1)
@@ -107,13 +109,13 @@ def test_who_is_gone_is_told_with_what_it_held_and_no_longer_listed(yard: Yard, 
     assert "No foreman is running to take their jobs back. Start one: packhorse work" in result.stderr
     assert lines(packhorse("workers", "--json").stdout) == []
     assert [(each["id"], each["is_alive"], each["holds"]) for each in gone] == [("f9", False, 0), ("w9", False, 1)]
-    assert "the foreman ox:8 and its worker fell silent" in packhorse("status").stdout
+    assert "no worker is running; no jobs wait; the last fell silent" in packhorse("status").stdout
 
 
-def a_crew_of_a_patient_app(yard: Yard) -> None:
+def a_crew_of_a_patient_app(sample: SampleStorage) -> None:
     """Of an app with `lease="90s", heartbeat="30s"` in its code, which the command line does not import: the last beat
     was 20 s ago, and the next one comes in 10 s."""
-    with before(yard, 20) as then:
+    with before(sample, 20) as then:
         then.join(WorkerInfo("f9", Subject.FOREMAN, host="ox", pid=8, info={"lease_s": 90.0}))
         then.join(WorkerInfo("w9", foreman="f9", host="ox", pid=9, queues=["resize"], info={"lease_s": 90.0}))
 
@@ -124,16 +126,16 @@ def a_crew_of_a_patient_app(yard: Yard) -> None:
         (["workers"], "w9"),
         (["status"], "1 worker"),
         (["check"], "1 foreman alive"),
-        (["doctor"], "every process has given a sign of life within its lease"),
+        (["doctor"], "every worker has sent a heartbeat within its lease"),
         ([], "1 worker is running"),
         (["quiet", "ox:8"], "ox:8"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_who_may_be_silent_for_longer_than_others_is_told_as_alive(
-    yard: Yard, packhorse: Call, words: list[str], told: str
+    sample: SampleStorage, packhorse: Call, words: list[str], told: str
 ):
-    a_crew_of_a_patient_app(yard)
+    a_crew_of_a_patient_app(sample)
 
     result = packhorse(*words)
 
@@ -141,33 +143,33 @@ def test_who_may_be_silent_for_longer_than_others_is_told_as_alive(
     assert "silent" not in result.output.replace("silence", "")
 
 
-def test_a_queue_that_a_patient_worker_alone_does_not_serve_is_warned_of(yard: Yard, packhorse: Call):
-    a_crew_of_a_patient_app(yard)
+def test_a_queue_that_a_patient_worker_alone_does_not_serve_is_warned_of(sample: SampleStorage, packhorse: Call):
+    a_crew_of_a_patient_app(sample)
 
     result = packhorse("enqueue", "resize", "--queue", "mail", "--force")
 
     assert "no running worker serves mail" in result.stderr
 
 
-def test_who_beats_again_is_listed_again(yard: Yard, packhorse: Call):
-    with before(yard, 3_600) as then:
+def test_who_beats_again_is_listed_again(sample: SampleStorage, packhorse: Call):
+    with before(sample, 3_600) as then:
         then.join(WorkerInfo("frozen"))
     assert lines(packhorse("workers", "--json").stdout) == []
 
-    yard.storage.heartbeat({"frozen": {}})
+    sample.storage.heartbeat({"frozen": {}})
 
     assert [worker["id"] for worker in lines(packhorse("workers", "--json").stdout)] == ["frozen"]
     assert "No process is gone" in packhorse("workers", "--gone").stderr
 
 
-def test_many_workers_are_told_in_two_reads(yard: Yard, packhorse: Call):
+def test_many_workers_are_told_in_two_reads(sample: SampleStorage, packhorse: Call):
     everybody = [f"w{number}" for number in range(30)]
     for owner in everybody:
-        yard.storage.join(WorkerInfo(owner, host="mule", concurrency=25))
+        sample.storage.join(WorkerInfo(owner, host="mule", concurrency=25))
     for _ in range(300):
-        yard.add()
+        sample.add()
     for owner in everybody:
-        assert len(yard.storage.reserve(owner, {"resize": 1}, 10)) == 10
+        assert len(sample.storage.reserve(owner, {"resize": 1}, 10)) == 10
 
     result = packhorse("workers", "--trace", "--json")
 
@@ -177,9 +179,9 @@ def test_many_workers_are_told_in_two_reads(yard: Yard, packhorse: Call):
     assert [worker["holds"] for worker in lines(result.stdout)] == [10] * 30
 
 
-def test_no_workers_is_told_with_how_many_jobs_wait(yard: Yard, packhorse: Call):
-    yard.add()
-    yard.add()
+def test_no_workers_is_told_with_how_many_jobs_wait(sample: SampleStorage, packhorse: Call):
+    sample.add()
+    sample.add()
 
     assert "No worker is running. 2 jobs wait." in packhorse("workers").stderr
 
@@ -187,48 +189,48 @@ def test_no_workers_is_told_with_how_many_jobs_wait(yard: Yard, packhorse: Call)
 SECOND_FOREMAN = "2nd-foreman"
 
 
-def orders(yard: Yard, foreman: str = FOREMAN) -> list[ForemanOrder | None]:
-    return [ForemanOrder.of(event) for event in yard.storage.events(EventFilter(kind=Kind.ORDERED, owner=foreman))]
+def orders(sample: SampleStorage, foreman: str = FOREMAN) -> list[ForemanOrder | None]:
+    return [ForemanOrder.of(event) for event in sample.storage.events(EventFilter(kind=Kind.ORDERED, owner=foreman))]
 
 
-def test_an_order_is_left_and_waited_for(yard: Yard, packhorse: Call):
-    yard.join()
+def test_an_order_is_left_and_waited_for(sample: SampleStorage, packhorse: Call):
+    sample.join()
 
-    with following_orders(yard, FOREMAN):
+    with following_orders(sample, FOREMAN):
         result = packhorse("quiet", FOREMAN, "--by", "ann", "--wait", "30s")
 
-    (event,) = yard.storage.events(EventFilter(kind=Kind.ORDERED))
+    (event,) = sample.storage.events(EventFilter(kind=Kind.ORDERED))
     assert result.exit_code == 0
     assert result.stdout == "the foreman mule:11 takes no more jobs\n"
     assert event.data == {"do": "quiet", "by": "ann"}
 
 
 @pytest.mark.parametrize("name", [FOREMAN, FOREMAN[-6:], "11", "mule:11"])
-def test_a_foreman_is_named_by_its_id_its_pid_or_its_place(yard: Yard, packhorse: Call, name: str):
-    yard.join()
+def test_a_foreman_is_named_by_its_id_its_pid_or_its_place(sample: SampleStorage, packhorse: Call, name: str):
+    sample.join()
 
     result = packhorse("restart", name, "--wait", "0s")
 
     assert result.exit_code == 7
     assert "has not answered" in result.stdout
-    assert orders(yard) == [ForemanOrder(ForemanAction.RESTART)]
+    assert orders(sample) == [ForemanOrder(ForemanAction.RESTART)]
 
 
-def test_an_id_that_looks_like_an_option_is_given_behind_two_dashes(yard: Yard, packhorse: Call):
-    yard.storage.join(WorkerInfo("-foreman", Subject.FOREMAN, host="pony", pid=21))
+def test_an_id_that_looks_like_an_option_is_given_behind_two_dashes(sample: SampleStorage, packhorse: Call):
+    sample.storage.join(WorkerInfo("-foreman", Subject.FOREMAN, host="pony", pid=21))
 
     packhorse("quiet", "--wait", "0s", "--", "-foreman")
 
-    assert orders(yard, "-foreman") == [ForemanOrder(ForemanAction.QUIET)]
+    assert orders(sample, "-foreman") == [ForemanOrder(ForemanAction.QUIET)]
 
 
-def test_an_order_to_a_worker_goes_to_its_foreman(yard: Yard, packhorse: Call):
-    yard.join()
+def test_an_order_to_a_worker_goes_to_its_foreman(sample: SampleStorage, packhorse: Call):
+    sample.join()
 
-    with following_orders(yard, FOREMAN):
+    with following_orders(sample, FOREMAN):
         result = packhorse("stop", "mule:12", "--now", "--json", "--wait", "30s")
 
-    assert orders(yard) == [ForemanOrder(ForemanAction.STOP, worker=WORKER, now=True)]
+    assert orders(sample) == [ForemanOrder(ForemanAction.STOP, worker=WORKER, now=True)]
     assert json.loads(result.stdout) == {
         "id": WORKER,
         "subject": "worker",
@@ -239,97 +241,101 @@ def test_an_order_to_a_worker_goes_to_its_foreman(yard: Yard, packhorse: Call):
     }
 
 
-def test_a_foreman_that_has_gone_meanwhile_has_followed(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
-    yard.join()
-    give = type(yard.storage).order
+def test_a_foreman_that_has_gone_meanwhile_has_followed(
+    sample: SampleStorage, packhorse: Call, monkeypatch: pytest.MonkeyPatch
+):
+    sample.join()
+    give = type(sample.storage).order
 
     def give_and_go(storage: object, owner: str, order: ForemanOrder, *, by: str | None = None) -> bool:
         taken: bool = give(storage, owner, order, by=by)  # type: ignore[arg-type]
-        yard.storage.leave(FOREMAN)
+        sample.storage.leave(FOREMAN)
         return taken
 
-    monkeypatch.setattr(type(yard.storage), "order", give_and_go)
+    monkeypatch.setattr(type(sample.storage), "order", give_and_go)
     result = packhorse("stop", FOREMAN)
 
     assert result.exit_code == 0
     assert "stops when its jobs have ended" in result.stdout
 
 
-def test_all_are_asked_about_when_they_are_several(yard: Yard, packhorse: Call):
-    yard.join()
-    yard.storage.join(WorkerInfo(SECOND_FOREMAN, Subject.FOREMAN, host="pony", pid=21))
+def test_all_are_asked_about_when_they_are_several(sample: SampleStorage, packhorse: Call):
+    sample.join()
+    sample.storage.join(WorkerInfo(SECOND_FOREMAN, Subject.FOREMAN, host="pony", pid=21))
 
     refused = packhorse("restart", "--all")
     assert refused.exit_code == 5
     assert "will not restart 2 of them without confirmation" in refused.stderr
-    assert orders(yard) == []
+    assert orders(sample) == []
 
-    with following_orders(yard, FOREMAN, SECOND_FOREMAN):
+    with following_orders(sample, FOREMAN, SECOND_FOREMAN):
         done = packhorse("restart", "--all", "--yes", "--wait", "30s")
     assert done.exit_code == 0
-    assert orders(yard) == orders(yard, SECOND_FOREMAN) == [ForemanOrder(ForemanAction.RESTART)]
+    assert orders(sample) == orders(sample, SECOND_FOREMAN) == [ForemanOrder(ForemanAction.RESTART)]
 
 
-def test_the_question_shows_who_is_meant(yard: Yard):
-    yard.join()
-    yard.storage.join(WorkerInfo(SECOND_FOREMAN, Subject.FOREMAN, host="pony", pid=21))
+def test_the_question_shows_who_is_meant(sample: SampleStorage):
+    sample.join()
+    sample.storage.join(WorkerInfo(SECOND_FOREMAN, Subject.FOREMAN, host="pony", pid=21))
 
-    code, seen = on_terminal(yard, "stop", "--all", keys="n\n")
+    code, seen = on_terminal(sample, "stop", "--all", keys="n\n")
 
     assert code == 5
     assert "stop 2 of them:" in seen
     assert "the foreman pony:21" in seen
-    assert orders(yard) == []
+    assert orders(sample) == []
 
 
-def test_scaling_up_goes_from_what_there_is_now(yard: Yard, packhorse: Call):
-    yard.join()
-    yard.storage.heartbeat({FOREMAN: {"wanted": 3, "min": 1, "max": 4}})
+def test_scaling_up_goes_from_what_there_is_now(sample: SampleStorage, packhorse: Call):
+    sample.join()
+    sample.storage.heartbeat({FOREMAN: {"wanted": 3, "min": 1, "max": 4}})
 
-    with following_orders(yard, FOREMAN):
+    with following_orders(sample, FOREMAN):
         result = packhorse("scale", "+2", "--all", "--wait", "30s")
 
-    assert orders(yard) == [ForemanOrder(ForemanAction.SCALE, least=5, most=5)]
+    assert orders(sample) == [ForemanOrder(ForemanAction.SCALE, least=5, most=5)]
     assert result.stdout == "the foreman mule:11 keeps 5 workers\n"
 
 
-def test_fewer_is_no_option(yard: Yard, packhorse: Call):
-    yard.join()
-    yard.storage.heartbeat({FOREMAN: {"wanted": 3, "min": 1, "max": 4}})
+def test_fewer_is_no_option(sample: SampleStorage, packhorse: Call):
+    sample.join()
+    sample.storage.heartbeat({FOREMAN: {"wanted": 3, "min": 1, "max": 4}})
 
     packhorse("scale", "-1", "--all", "--wait", "0s")
 
-    assert orders(yard) == [ForemanOrder(ForemanAction.SCALE, least=1, most=2)]
+    assert orders(sample) == [ForemanOrder(ForemanAction.SCALE, least=1, most=2)]
 
 
 @pytest.mark.parametrize("told", ["x", [5], {}])
-def test_a_foreman_that_tells_nonsense_of_itself_is_scaled_all_the_same(yard: Yard, packhorse: Call, told: object):
-    yard.join()
-    yard.storage.heartbeat({FOREMAN: {"wanted": told, "min": told, "max": 4, "order": told}})
+def test_a_foreman_that_tells_nonsense_of_itself_is_scaled_all_the_same(
+    sample: SampleStorage, packhorse: Call, told: object
+):
+    sample.join()
+    sample.storage.heartbeat({FOREMAN: {"wanted": told, "min": told, "max": 4, "order": told}})
 
     packhorse("scale", "2", "--all", "--wait", "0s")
 
-    assert orders(yard) == [ForemanOrder(ForemanAction.SCALE, least=2, most=2)]
+    assert orders(sample) == [ForemanOrder(ForemanAction.SCALE, least=2, most=2)]
 
 
 @pytest.mark.parametrize("whom", ["--all", "mule:11", FOREMAN])
-def test_slots_are_changed_alone(yard: Yard, packhorse: Call, whom: str):
-    yard.join()
+def test_slots_are_changed_alone(sample: SampleStorage, packhorse: Call, whom: str):
+    sample.join()
 
-    with following_orders(yard, FOREMAN):
+    with following_orders(sample, FOREMAN):
         result = packhorse("scale", whom, "--slots", "4", "--wait", "30s")
 
-    assert orders(yard) == [ForemanOrder(ForemanAction.SCALE, slots=4)]
+    assert orders(sample) == [ForemanOrder(ForemanAction.SCALE, slots=4)]
     assert result.stdout == "the foreman mule:11 gives its workers 4 slots each\n"
 
 
-def test_slots_are_changed_with_the_size(yard: Yard, packhorse: Call):
-    yard.join()
+def test_slots_are_changed_with_the_size(sample: SampleStorage, packhorse: Call):
+    sample.join()
 
-    with following_orders(yard, FOREMAN):
+    with following_orders(sample, FOREMAN):
         result = packhorse("scale", "1", "--all", "--slots", "1", "--wait", "30s")
 
-    assert orders(yard) == [ForemanOrder(ForemanAction.SCALE, least=1, most=1, slots=1)]
+    assert orders(sample) == [ForemanOrder(ForemanAction.SCALE, least=1, most=1, slots=1)]
     assert result.stdout == "the foreman mule:11 keeps 1 worker of 1 slot\n"
 
 
@@ -373,21 +379,21 @@ def test_sizes_that_are_none(size: str):
         (("scale", "1", "12", "--slots", "4"), 2, "is a worker"),
     ],
 )
-def test_mistakes_are_told(yard: Yard, packhorse: Call, words: tuple[str, ...], code: int, text: str):
-    yard.join()
+def test_mistakes_are_told(sample: SampleStorage, packhorse: Call, words: tuple[str, ...], code: int, text: str):
+    sample.join()
 
     result = packhorse(*words)
 
     assert result.exit_code == code
     assert text in result.stderr
-    assert orders(yard) == []
+    assert orders(sample) == []
 
 
-def test_whoever_is_silent_would_not_hear_it(yard: Yard, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
-    yard.join()
+def test_whoever_is_silent_would_not_hear_it(sample: SampleStorage, packhorse: Call, monkeypatch: pytest.MonkeyPatch):
+    sample.join()
     monkeypatch.setenv("PACKHORSE_LEASE", "200ms")
     monkeypatch.setenv("PACKHORSE_HEARTBEAT", "100ms")
-    silent_for(yard, 300_000)
+    silent_for(sample, 300_000)
 
     result = packhorse("stop", "11")
 
@@ -395,22 +401,22 @@ def test_whoever_is_silent_would_not_hear_it(yard: Yard, packhorse: Call, monkey
     assert "has been silent for" in result.stderr
 
 
-def test_nobody_is_there(yard: Yard, packhorse: Call):
-    yard.add()
+def test_nobody_is_there(sample: SampleStorage, packhorse: Call):
+    sample.add()
 
     assert "no foreman is running" in packhorse("quiet", "--all").stderr
 
 
-def silent_for(yard: Yard, length: int) -> None:
+def silent_for(sample: SampleStorage, length: int) -> None:
     """Wait until everybody's last beat is so long ago."""
-    while any(yard.storage.now() - each.beat_at <= length for each in yard.storage.workers()):
-        yard.storage.wait(0.05)
+    while any(sample.storage.now() - each.beat_at <= length for each in sample.storage.workers()):
+        sample.storage.wait(0.05)
 
 
-def test_clients_are_listed_with_how_many_outcomes_they_want(yard: Yard, packhorse: Call):
-    yard.storage.join_client(ClientInfo("billing", "billing", {"host": "mule", "pid": 7}))
-    yard.storage.join_client(ClientInfo("shop"))
-    yard.add(subscriber="billing")
+def test_clients_are_listed_with_how_many_outcomes_they_want(sample: SampleStorage, packhorse: Call):
+    sample.storage.join_client(ClientInfo("billing", "billing", {"host": "mule", "pid": 7}))
+    sample.storage.join_client(ClientInfo("shop"))
+    sample.add(subscriber="billing")
 
     rows = [line.split() for line in packhorse("clients").stdout.splitlines()]
     listed = lines(packhorse("clients", "--json").stdout)
@@ -421,8 +427,8 @@ def test_clients_are_listed_with_how_many_outcomes_they_want(yard: Yard, packhor
     assert all(client["joined_at"] and client["beat_at"] for client in listed)
 
 
-def test_that_there_is_no_client_is_told(yard: Yard, packhorse: Call):
-    yard.add()
+def test_that_there_is_no_client_is_told(sample: SampleStorage, packhorse: Call):
+    sample.add()
 
     result = packhorse("clients")
 
@@ -430,20 +436,20 @@ def test_that_there_is_no_client_is_told(yard: Yard, packhorse: Call):
     assert "No client is known" in result.stderr
 
 
-def test_a_job_shows_who_wants_its_outcome(yard: Yard, packhorse: Call):
+def test_a_job_shows_who_wants_its_outcome(sample: SampleStorage, packhorse: Call):
     for client in ("billing", "shop"):
-        yard.storage.join_client(ClientInfo(client))
-    job = yard.add(subscriber="billing")
-    yard.storage.subscribe("shop", [job.id])
+        sample.storage.join_client(ClientInfo(client))
+    job = sample.add(subscriber="billing")
+    sample.storage.subscribe("shop", [job.id])
 
     assert "billing, shop" in packhorse("job", job.id).stdout
     assert lines(packhorse("job", job.id, "--json").stdout)[0]["subscribers"] == ["billing", "shop"]
 
 
-def test_the_stacks_of_a_worker_are_shown_with_their_jobs(yard: Yard, packhorse: Call):
-    yard.join()
+def test_the_stacks_of_a_worker_are_shown_with_their_jobs(sample: SampleStorage, packhorse: Call):
+    sample.join()
 
-    with reporting_stacks(yard):
+    with reporting_stacks(sample):
         result = packhorse("stacks", WORKER, "--wait", "30s")
 
     assert result.exit_code == 0
@@ -453,18 +459,18 @@ def test_the_stacks_of_a_worker_are_shown_with_their_jobs(yard: Yard, packhorse:
     assert "\\x1b[31m" in result.stdout  # nothing in it reaches the terminal as it is
 
 
-def test_all_workers_of_a_foreman_as_json(yard: Yard, packhorse: Call):
-    yard.join()
+def test_all_workers_of_a_foreman_as_json(sample: SampleStorage, packhorse: Call):
+    sample.join()
 
-    with reporting_stacks(yard):
+    with reporting_stacks(sample):
         result = packhorse("stacks", FOREMAN, "--json", "--wait", "30s")
 
     told = json.loads(result.stdout)
     assert (told["id"], told["answered"], told["stacks"][0]["job_id"]) == (WORKER, True, "j1")
 
 
-def test_a_worker_that_does_not_answer_is_told_and_what_helps(yard: Yard, packhorse: Call):
-    yard.join()
+def test_a_worker_that_does_not_answer_is_told_and_what_helps(sample: SampleStorage, packhorse: Call):
+    sample.join()
 
     result = packhorse("stacks", WORKER, "--wait", "0s")
 
@@ -473,9 +479,9 @@ def test_a_worker_that_does_not_answer_is_told_and_what_helps(yard: Yard, packho
     assert "py-spy dump --pid 12" in result.stdout
 
 
-def test_a_foreman_without_workers_has_nothing_to_tell(yard: Yard, packhorse: Call):
-    yard.join()
-    yard.storage.leave(WORKER, why="not needed")
+def test_a_foreman_without_workers_has_nothing_to_tell(sample: SampleStorage, packhorse: Call):
+    sample.join()
+    sample.storage.leave(WORKER, why="not needed")
 
     result = packhorse("stacks", FOREMAN, "--wait", "0s")
 

@@ -1,4 +1,4 @@
-"""Tell results: what ended in no worker of ours is told to one, at least once, and once if no foreman dies."""
+"""Result handlers for jobs that ended in no worker of ours are called at least once, and once if no foreman dies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) 
 
 
 class Foreman:
-    """One that looks for ends, and what it has told its workers."""
+    """A chore that follows the ends, and what it has passed to its workers."""
 
     def __init__(self, storage: Storage, name: str = "boss", target: str = "shop:app", **info: object) -> None:
         self.storage = storage
@@ -43,7 +43,7 @@ class Foreman:
         self.info = {"target": target, HAS_RESULT_HANDLERS: True, **info}
         self.join()
         self.chore = CallResultHandlers(storage, Settings(), lambda: self.id, self._tell, now=storage.now)
-        self.chore.run()  # what was there before the first of its app is not told
+        self.chore.run()  # ends before the first foreman of its app are skipped
 
     def join(self) -> None:
         self.storage.join(WorkerInfo(self.id, Subject.FOREMAN, info=self.info))
@@ -55,7 +55,7 @@ class Foreman:
 
 
 def pass_time(clock: ManualClock, seconds: int, *foremen: Foreman) -> None:
-    """Let time pass, in which these live and do their chore, and nobody else."""
+    """Let time pass, in which only these live and run their chore."""
     for _ in range(seconds):
         clock.turn(1)
         for foreman in foremen:
@@ -85,7 +85,7 @@ def join_ours(storage: Storage, owner: str = "ann") -> None:
     storage.join(WorkerInfo(owner, foreman="boss", info={"python": "3.12"}))
 
 
-def test_jobs_that_end_while_they_wait_are_told(storage: Storage, clock: ManualClock):
+def test_handlers_are_called_for_jobs_that_end_while_they_wait(storage: Storage, clock: ManualClock):
     foreman = Foreman(storage)
     aborted, expired = add(storage), add(storage, expires=SECOND)
     add(storage)
@@ -100,7 +100,7 @@ def test_jobs_that_end_while_they_wait_are_told(storage: Storage, clock: ManualC
 
 
 @pytest.mark.parametrize("has_left", [True, False])
-def test_jobs_that_a_foreign_worker_ends_are_told(storage: Storage, clock: ManualClock, has_left: bool):
+def test_handlers_are_called_for_jobs_of_foreign_workers(storage: Storage, clock: ManualClock, has_left: bool):
     foreman = Foreman(storage)
     storage.join(WorkerInfo("ruby-1"))
     done, dead = run(storage, add(storage), "ruby-1"), run(storage, add(storage), "ruby-1")
@@ -141,7 +141,7 @@ def test_a_foreign_worker_that_comes_after_another_has_left_is_not_missed(storag
     assert foreman.told == [job.id for job in done]
 
 
-def test_a_job_that_dies_with_its_worker_is_told(storage: Storage):
+def test_handlers_are_called_for_a_job_that_dies_with_its_worker(storage: Storage):
     foreman = Foreman(storage)
     join_ours(storage)
     job = in_state(storage, RUNNING, max_halts=1)
@@ -152,7 +152,7 @@ def test_a_job_that_dies_with_its_worker_is_told(storage: Storage):
     assert foreman.told == [job.id]
 
 
-def test_a_job_for_which_its_worker_was_killed_is_told(storage: Storage):
+def test_handlers_are_called_for_a_job_whose_worker_was_killed(storage: Storage):
     foreman = Foreman(storage)
     join_ours(storage)
     job = in_state(storage, RUNNING)
@@ -200,7 +200,7 @@ def test_a_foreman_that_joins_loses_nothing(storage: Storage, clock: ManualClock
     assert first.told + second.told == jobs
 
 
-def test_when_the_teller_dies_the_next_goes_on_from_its_mark(storage: Storage, clock: ManualClock):
+def test_when_the_caller_dies_the_next_continues_from_its_position(storage: Storage, clock: ManualClock):
     caller = Foreman(storage)
     clock.turn(1)
     next_one = Foreman(storage, "next")
@@ -215,7 +215,7 @@ def test_when_the_teller_dies_the_next_goes_on_from_its_mark(storage: Storage, c
     assert (caller.told, next_one.told) == (told, late)
 
 
-def test_what_a_teller_had_told_and_not_marked_is_told_again(storage: Storage, monkeypatch: pytest.MonkeyPatch):
+def test_calls_after_the_last_recorded_position_are_repeated(storage: Storage, monkeypatch: pytest.MonkeyPatch):
     caller = Foreman(storage)
     with monkeypatch.context() as patched:
         patched.setattr(storage, "record_stat", lambda *_: None)  # it dies just before
@@ -239,7 +239,7 @@ def test_a_teller_that_leaves_is_followed_by_the_next(storage: Storage, clock: M
     assert next_one.told == jobs
 
 
-def test_a_teller_that_was_frozen_goes_on_where_its_successor_is(storage: Storage, clock: ManualClock):
+def test_a_frozen_caller_continues_where_its_successor_is(storage: Storage, clock: ManualClock):
     frozen = Foreman(storage)
     clock.turn(1)
     other = Foreman(storage, "other")
@@ -253,7 +253,7 @@ def test_a_teller_that_was_frozen_goes_on_where_its_successor_is(storage: Storag
     assert (other.told, frozen.told) == (jobs, more)
 
 
-def test_a_teller_that_cannot_reach_the_storage_goes_on_where_its_successor_is(
+def test_a_caller_without_the_storage_continues_where_its_successor_is(
     storage: Storage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ):
     cut_off = Foreman(storage)
@@ -279,7 +279,7 @@ def unreachable(*_: object, **__: object) -> None:
     raise StorageUnavailable("the storage is away")
 
 
-def test_a_foreman_that_was_struck_off_and_joins_again_loses_nothing(storage: Storage):
+def test_a_forgotten_foreman_that_joins_again_loses_nothing(storage: Storage):
     foreman = Foreman(storage)
     storage.leave("boss")
     jobs = abort_some(storage)
@@ -307,7 +307,7 @@ def test_foremen_without_handlers_or_workers_tell_nothing_while_another_can(stor
 
 
 def test_one_that_was_there_before_the_first_mark_begins_when_it_joined(storage: Storage, clock: ManualClock):
-    storage.join(WorkerInfo("dies at once", Subject.FOREMAN, info={"target": "shop:app"}))
+    storage.join(WorkerInfo("dies immediately", Subject.FOREMAN, info={"target": "shop:app"}))
     clock.turn(1)
     next_one = Foreman(storage, "next")
     jobs = abort_some(storage)
@@ -368,7 +368,7 @@ def test_what_has_happened_is_not_read_again_and_again(storage: Storage, clock: 
     assert asked == [events(EventFilter(), limit=1, newest_first=True)[0].id]
 
 
-def test_very_many_are_told_in_parts(storage: Storage):
+def test_very_many_are_handled_in_batches(storage: Storage):
     foreman = Foreman(storage)
     jobs = [add(storage).id for _ in range(501)]
     storage.abort(jobs)
@@ -378,7 +378,7 @@ def test_very_many_are_told_in_parts(storage: Storage):
     assert len(foreman.told) == 501
 
 
-def test_jobs_that_end_while_no_foreman_runs_are_told_by_the_next_one_and_once(storage: Storage):
+def test_jobs_that_end_while_no_foreman_runs_are_handled_once_by_the_next(storage: Storage):
     first, told_by_first = Foreman(storage), add(storage)
     storage.abort([told_by_first.id])
     first.chore.run()

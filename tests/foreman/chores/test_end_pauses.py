@@ -1,4 +1,4 @@
-"""End pauses: queues that were paused for a while go on by themselves."""
+"""Queues that were paused for a while are resumed."""
 
 from __future__ import annotations
 

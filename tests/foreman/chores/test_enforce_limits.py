@@ -1,4 +1,4 @@
-"""Enforce limits: whoever runs a job, its time limits hold."""
+"""Time limits hold for every worker."""
 
 from __future__ import annotations
 
@@ -81,14 +81,14 @@ def test_what_the_caller_did_not_choose_the_task_says(storage: Memory, clock: Ma
 
 
 def test_a_job_that_falls_silent_is_ended(storage: Memory, clock: ManualClock):
-    silent, lively = (in_state(storage, RUNNING, idle_timeout=5 * SECOND) for _ in range(2))
+    silent, with_heartbeats = (in_state(storage, RUNNING, idle_timeout=5 * SECOND) for _ in range(2))
     clock.turn(5 + GRACE - 1)
-    storage.check_in([CheckIn(lively.token)])
+    storage.check_in([CheckIn(with_heartbeats.token)])
     clock.turn(1)
 
     enforce_deadlines(storage)
 
-    assert [stored(storage, each.id).state for each in (silent, lively)] == [RETRYING, RUNNING]
+    assert [stored(storage, each.id).state for each in (silent, with_heartbeats)] == [RETRYING, RUNNING]
 
 
 def test_a_job_that_was_asked_to_stop_and_does_not_is_aborted(storage: Memory, clock: ManualClock):
@@ -110,7 +110,7 @@ def test_jobs_without_limits_and_those_that_have_not_begun_are_left_alone(storag
     assert [stored(storage, job.id).state for job in jobs] == [RUNNING, RESERVED, QUEUED]
 
 
-def test_a_foreman_that_is_not_steady_ends_nothing(storage: Memory, clock: ManualClock):
+def test_without_a_trusted_time_nothing_is_ended(storage: Memory, clock: ManualClock):
     """After an outage workers have outcomes to deliver, which say more than any limit."""
     job = in_state(storage, RUNNING, timeout=3 * SECOND)
     clock.turn("1h")
@@ -158,7 +158,7 @@ def test_no_jobs_are_read_while_no_worker_is_foreign_or_stuck(
     in_worker_of_ours(storage, timeout=SECOND)
     clock.turn("1h")
     for call in ("find", "get", "tasks"):
-        monkeypatch.setattr(storage, call, None)  # whoever calls it fails
+        monkeypatch.setattr(storage, call, None)  # calling it fails
 
     assert enforce_deadlines(storage, own={"eve"}) == (None, [])
 

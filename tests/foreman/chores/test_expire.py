@@ -27,7 +27,7 @@ def test_it_is_foreseen(storage: Memory):
     assert Expire(storage).due_in(storage.poll("foreman", [])) == SECOND
 
 
-def test_it_goes_on_at_once_while_more_are_over(storage: Memory, clock: ManualClock):
+def test_it_continues_immediately_while_more_are_over(storage: Memory, clock: ManualClock):
     for _ in range(501):
         add(storage, expires=SECOND)
     clock.turn(1)

@@ -48,7 +48,7 @@ def test_after_promoting_it_knows_the_next_one(storage: Memory, clock: ManualClo
     assert Promote(storage).run() == 0.002
 
 
-def test_it_goes_on_at_once_while_more_are_due(storage: Memory, clock: ManualClock):
+def test_it_continues_immediately_while_more_are_due(storage: Memory, clock: ManualClock):
     for _ in range(501):
         add(storage, delay=1_000)
     clock.turn(1)

@@ -19,7 +19,7 @@ from packhorse.storage.records import ClientInfo, EventFilter, Pruned, Retention
 
 
 class Steps:
-    """A storage in which something is left for ever, and of which each step takes its time."""
+    """A storage in which something is always left, and of which each step takes its time."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -102,7 +102,7 @@ def test_it_stops_when_the_clock_is_certain_no_more():
     assert steps.taken == 2
 
 
-def test_it_goes_on_while_there_is_more():
+def test_it_continues_while_there_is_more():
     storage = create_autospec(Storage, instance=True)
     storage.prune.side_effect = [Pruned(more=True), Pruned(more=True), Pruned()]
 

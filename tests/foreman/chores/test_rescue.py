@@ -41,7 +41,7 @@ def test_the_jobs_of_a_live_worker_are_left_alone(storage: Memory, clock: Manual
     assert stored(storage, job.id).state is RUNNING
 
 
-def test_a_foreman_that_is_not_steady_rescues_nothing(storage: Memory, clock: ManualClock):
+def test_without_a_trusted_time_nothing_is_rescued(storage: Memory, clock: ManualClock):
     job = in_state(storage, RUNNING)
     clock.turn(60)
 
@@ -50,7 +50,7 @@ def test_a_foreman_that_is_not_steady_rescues_nothing(storage: Memory, clock: Ma
     assert stored(storage, job.id).state is RUNNING
 
 
-def test_a_clock_that_is_set_after_the_foreman_was_asked_costs_nobody_a_job(storage: Memory, clock: ManualClock):
+def test_a_clock_that_is_set_meanwhile_costs_no_worker_its_jobs(storage: Memory, clock: ManualClock):
     job = in_state(storage, RUNNING)
 
     def trusted_time() -> int:
@@ -98,7 +98,7 @@ def test_a_foreman_that_may_be_silent_for_longer_is_company(storage: Memory, clo
     assert stored(storage, job.id).rank == RANK_HALTED
 
 
-def test_it_goes_on_until_nothing_is_left(storage: Memory, clock: ManualClock):
+def test_it_continues_until_nothing_is_left(storage: Memory, clock: ManualClock):
     for _ in range(1_001):
         add(storage)
     storage.reserve(join(storage), {"mail": 1}, 1_001)
@@ -109,7 +109,7 @@ def test_it_goes_on_until_nothing_is_left(storage: Memory, clock: ManualClock):
     assert (storage.count(Filter(states=HELD)).number, storage.workers()) == (0, [])
 
 
-def test_it_stops_when_the_foreman_is_steady_no_more(storage: Memory, clock: ManualClock):
+def test_it_stops_when_the_time_is_no_longer_trusted(storage: Memory, clock: ManualClock):
     for _ in range(501):
         add(storage)
     storage.reserve(join(storage), {"mail": 1}, 501)
@@ -147,7 +147,7 @@ def test_where_other_foremen_live_the_application_has_not_died(storage: Memory, 
     assert stored(storage, job.id).rank == RANK_HALTED
 
 
-def test_while_somebody_holds_a_job_it_comes_round_with_the_heartbeat(storage: Memory):
+def test_while_jobs_are_held_it_runs_as_often_as_the_heartbeat(storage: Memory):
     chore = Rescue(storage, Settings(heartbeat=2 * SECOND), storage.now)
     at_first = chore.due_in(PollResult(storage.now(), held=True))
     chore.run()
@@ -159,14 +159,14 @@ def test_while_somebody_holds_a_job_it_comes_round_with_the_heartbeat(storage: M
     assert 0 <= due_in <= 2 * SECOND
 
 
-def test_while_nobody_holds_a_job_it_comes_round_less_often(storage: Memory):
+def test_while_no_job_is_held_it_runs_less_often(storage: Memory):
     chore = rescue(storage)
 
     assert chore.due_in(PollResult(storage.now(), held=False)) is None
     assert chore.interval == 10.0
 
 
-def test_however_long_the_lease_is_it_looks_for_jobs_that_nobody_holds(storage: Memory):
+def test_it_looks_for_jobs_without_a_holder_whatever_the_lease(storage: Memory):
     chore = Rescue(storage, Settings(heartbeat=5 * SECOND, lease=600 * SECOND), storage.now)
 
     assert chore.interval == 10.0

@@ -11,7 +11,7 @@ from packhorse.storage.records import PollResult
 
 
 class Recorded:
-    """A chore that answers what it is told to, and notes when it ran."""
+    """A chore that returns what it should, and records when it ran."""
 
     def __init__(self, clock: Clock, name: str, interval: float, answers: Iterator[float | Exception | None]) -> None:
         self.name = name
@@ -124,7 +124,7 @@ def is_woken(chore_runner: ChoreRunner) -> bool:
     return woken
 
 
-def test_a_failing_chore_harms_no_other_and_is_told_once(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_chore_affects_no_other_and_is_logged_once(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     bad = Recorded(clock, "bad", 1.0, iter([ValueError("odd")] * 5 + [None] * 50))
     good = Recorded(clock, "good", 1.0, iter([None] * 50))
 

@@ -76,7 +76,7 @@ def test_before_its_slot_nothing_happens(storage: Memory, clock: ManualClock):
     assert (find_all(storage), storage.ticks("report")) == ([], [])
 
 
-def test_the_job_is_as_its_schedule_was_told(storage: Memory, clock: ManualClock):
+def test_the_job_has_the_options_of_its_schedule(storage: Memory, clock: ManualClock):
     wanted = {"priority": 7, "max_attempts": 2, "timeout": 5 * SECOND, "meta": '{"a":1}', "created_by": "code"}
     put(storage, options={"job": {**wanted, "unique": {"key": "report:x", "until": "start"}}})
     clock.turn("1m")
@@ -159,9 +159,7 @@ def test_a_paused_schedule_does_not_hurry_it(storage: Memory, clock: ManualClock
         ("all", ["enqueued", "enqueued", "enqueued"]),
     ],
 )
-def test_slots_that_passed_while_nobody_was_there(
-    storage: Memory, clock: ManualClock, missed: str, expected: list[str]
-):
+def test_slots_that_passed_while_no_foreman_ran(storage: Memory, clock: ManualClock, missed: str, expected: list[str]):
     schedule = put(storage, "@every 10m", missed=missed)
     clock.set(schedule.next_at + 25 * MINUTE)
 
@@ -215,7 +213,7 @@ def test_after_years_with_a_slot_each_second_it_is_quick(storage: Memory, clock:
 
 
 @pytest.mark.parametrize("slots", [1, 2, 99, 100, 101, 102, 103, 500])
-def test_of_many_slots_the_first_and_the_latest_hundred_are_told(slots: int):
+def test_of_many_slots_the_first_and_the_latest_hundred_are_recorded(slots: int):
     first = 1_800_000_000 * SECOND
     now = first + (slots - 1) * MINUTE + 5
     every = [first + number * MINUTE for number in range(slots)]
@@ -304,7 +302,7 @@ def test_the_slots_of_a_pause_are_skipped_and_not_made_up_for(storage: Memory, c
     assert outcomes(storage) == ["enqueued", "skipped", "skipped", "enqueued"]
 
 
-def test_a_resumed_schedule_does_not_run_at_once(storage: Memory, clock: ManualClock):
+def test_a_resumed_schedule_does_not_run_immediately(storage: Memory, clock: ManualClock):
     put(storage, "@every 1h")
     storage.pause_schedule("report", True)
     clock.turn("5h30m")
@@ -375,7 +373,7 @@ def test_what_becomes_of_three_slots(missed: str, overlap: str, is_busy: bool, s
         {"options": {"job": 5}},
     ],
 )
-def test_a_schedule_that_cannot_tick_is_told_of_once_and_holds_up_no_other(
+def test_a_schedule_that_cannot_tick_is_logged_once_and_delays_no_other(
     storage: Memory, clock: ManualClock, caplog: pytest.LogCaptureFixture, broken: dict[str, Any]
 ):
     unchecked(storage, "put_schedules")(
@@ -446,9 +444,7 @@ def test_in_autumn_a_time_that_comes_twice_runs_once_unless_it_follows_the_clock
 
 
 @pytest.mark.parametrize("night", [(2034, 3, 26), (2034, 10, 29)])
-def test_whoever_was_away_over_the_night_makes_up_for_the_same_slots(
-    storage: Memory, clock: ManualClock, night: tuple[int, int, int]
-):
+def test_every_foreman_makes_up_for_the_same_slots(storage: Memory, clock: ManualClock, night: tuple[int, int, int]):
     clock.set(local(*night, 0, 1) - 2 * HOUR)
     put(storage, "*/15 * * * *", tz="Europe/Ljubljana", missed="all")
     first = stored(storage).next_at

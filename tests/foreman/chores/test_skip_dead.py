@@ -62,7 +62,7 @@ def test_jobs_that_have_used_up_their_tries_are_dropped_and_their_history_stays(
     assert app.get_or_none(jobs[3].id) is None
 
 
-def test_more_than_one_batch_follows_at_once():
+def test_further_batches_follow_immediately():
     with Packhorse("memory://") as app:
         app.register("skip", die, retries=0, skip_dead=True)
         app.enqueue_many([app.call("skip") for _ in range(120)])

@@ -42,7 +42,7 @@ def database(storage: MySQL) -> str:
     return storage.address.database
 
 
-class Bystander:
+class Observer:
     """Another program's connection to the shared server."""
 
     def __init__(self, server: MySQLServer, **options: Any) -> None:
@@ -55,10 +55,10 @@ class Bystander:
 
 
 @pytest.fixture
-def bystander(database: str) -> Iterator[Bystander]:
-    bystander = Bystander(shared_mysql(), database=database, autocommit=True)
-    yield bystander
-    bystander.connection.close()
+def observer(database: str) -> Iterator[Observer]:
+    observer = Observer(shared_mysql(), database=database, autocommit=True)
+    yield observer
+    observer.connection.close()
 
 
 @pytest.fixture

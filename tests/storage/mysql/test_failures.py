@@ -19,13 +19,13 @@ from packhorse.storage.mysql.transaction import MySQLTransaction
 from packhorse.storage.records import EventFilter, Filter
 from tests.children import PATIENCE, until
 from tests.mysql_server import MySQLServer, numbers_to, shared_mysql
-from tests.storage.mysql.conftest import Bystander
+from tests.storage.mysql.conftest import Observer
 
 
 def test_a_server_that_takes_no_writes_is_told(server: MySQLServer) -> None:
     storage = MySQL.from_url(server.url)
     add(storage)
-    with server.connect() as hand, hand.cursor() as cursor:
+    with server.connect() as admin, admin.cursor() as cursor:
         cursor.execute("CREATE USER reader@localhost")
         cursor.execute("GRANT SELECT ON jobs.* TO reader@localhost")
     reader = MySQL.from_url(server.url.replace("root@127.0.0.1", "reader@localhost"))
@@ -51,22 +51,22 @@ def test_a_server_that_has_become_a_replica_is_asked_by_a_new_connection_the_nex
     assert len(find_all(storage)) == 2
 
 
-def test_a_deadlock_is_repeated(storage: MySQL, database: str, bystander: Bystander) -> None:
+def test_a_deadlock_is_repeated(storage: MySQL, database: str, observer: Observer) -> None:
     one, two = add(storage, "job-1"), add(storage, "job-2")
-    bystander.execute("CREATE TABLE IF NOT EXISTS packhorse_ballast (n int)")
-    bystander.execute("BEGIN")
+    observer.execute("CREATE TABLE IF NOT EXISTS packhorse_ballast (n int)")
+    observer.execute("BEGIN")
     # The server ends the transaction that has changed less: it shall be the storage's.
-    bystander.execute(f"INSERT INTO packhorse_ballast SELECT n FROM {numbers_to(100)}")
-    bystander.execute("SELECT 1 FROM packhorse_job WHERE id = 'job-2' FOR UPDATE")
+    observer.execute(f"INSERT INTO packhorse_ballast SELECT n FROM {numbers_to(100)}")
+    observer.execute("SELECT 1 FROM packhorse_job WHERE id = 'job-2' FOR UPDATE")
     steering = threading.Thread(target=lambda: storage.set_priority([one.id, two.id], 9))
 
     steering.start()  # locks the first, waits for the second
     waits = "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'"
-    until(lambda: bystander.execute(waits)[0][1] != "0", "it waits")
-    bystander.execute("SELECT 1 FROM packhorse_job WHERE id = 'job-1' FOR UPDATE")
-    bystander.execute("COMMIT")
+    until(lambda: observer.execute(waits)[0][1] != "0", "it waits")
+    observer.execute("SELECT 1 FROM packhorse_job WHERE id = 'job-1' FOR UPDATE")
+    observer.execute("COMMIT")
     steering.join(PATIENCE)
-    bystander.execute("DROP TABLE packhorse_ballast")
+    observer.execute("DROP TABLE packhorse_ballast")
 
     assert storage._db.meter.busy_retries >= 1
     assert [job.priority for job in storage.get_many(["job-1", "job-2"])] == [9, 9]
@@ -90,29 +90,27 @@ def test_a_race_that_was_lost_is_run_again_as_a_whole(storage: MySQL, code: int)
     assert [queue.name for queue in storage.queues()] == ["mail", "post"]
 
 
-def test_a_lock_that_is_not_given_is_told(
-    storage: MySQL, bystander: Bystander, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_that_is_not_given_is_told(storage: MySQL, observer: Observer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database_module, "TRIES", 1)
     job = add(storage)
     with storage._db.lent() as connection:
         connection.rows("SET innodb_lock_wait_timeout = 1")
-    bystander.execute("BEGIN")
-    bystander.execute("SELECT 1 FROM packhorse_job FOR UPDATE")
+    observer.execute("BEGIN")
+    observer.execute("SELECT 1 FROM packhorse_job FOR UPDATE")
 
     with pytest.raises(StorageUnavailable, match="held up"):
         storage.abort([job.id])
-    bystander.execute("ROLLBACK")
+    observer.execute("ROLLBACK")
 
     assert storage.abort([job.id])[0].changed
 
 
-def test_a_connection_that_the_server_has_cut_is_replaced(storage: MySQL, bystander: Bystander) -> None:
+def test_a_connection_that_the_server_has_cut_is_replaced(storage: MySQL, observer: Observer) -> None:
     add(storage)
     with storage._db.lent() as connection:
         number = connection.driver.thread_id()
-    bystander.execute(f"KILL {number}")
-    until(lambda: not bystander.execute("SELECT 1 FROM information_schema.processlist WHERE id = %s", (number,)), "cut")
+    observer.execute(f"KILL {number}")
+    until(lambda: not observer.execute("SELECT 1 FROM information_schema.processlist WHERE id = %s", (number,)), "cut")
 
     assert len(find_all(storage)) == 1
 
@@ -122,10 +120,10 @@ PASSING = int(os.environ.get("PACKHORSE_SCALE", "20000"))
 
 @pytest.mark.timeout(max(300, PASSING // 200))
 @pytest.mark.long
-def test_a_long_transaction_elsewhere_does_not_bring_work_to_a_stand(storage: MySQL, bystander: Bystander) -> None:
+def test_a_long_transaction_elsewhere_does_not_bring_work_to_a_stand(storage: MySQL, observer: Observer) -> None:
     """Nothing can be cleaned up behind it; still a batch at the end may not be much slower than one at the start."""
-    bystander.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-    bystander.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+    observer.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    observer.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
     join(storage)
     times = []
     for _ in range(10):
@@ -139,7 +137,7 @@ def test_a_long_transaction_elsewhere_does_not_bring_work_to_a_stand(storage: My
             if not jobs:
                 break
         times.append(shared_mysql().cpu_time() - before)
-    bystander.execute("ROLLBACK")
+    observer.execute("ROLLBACK")
 
     assert min(times[-3:]) < 5 * min(times[:3])
     assert storage.count(Filter(UNFINISHED)).number == 0

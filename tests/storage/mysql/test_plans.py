@@ -62,7 +62,7 @@ def filled() -> Iterator[MySQL]:
     storage = MySQL.from_url(new_database_url())
     join(storage)
     storage.announce([TaskInfo("send", queue) for queue in ("mail", "print")])
-    with shared_mysql().connect(database=storage.address.database, autocommit=True) as hand, hand.cursor() as cursor:
+    with shared_mysql().connect(database=storage.address.database, autocommit=True) as admin, admin.cursor() as cursor:
         for table in ("job", "event"):  # nothing there, it says, and shall go on saying so
             cursor.execute(f"ALTER TABLE packhorse_{table} STATS_AUTO_RECALC = 0")
             cursor.execute(f"ANALYZE TABLE packhorse_{table}")
@@ -131,8 +131,8 @@ def test_reserving_uses_its_index(crowded: MySQL, queues: list[str]) -> None:
 
 
 def test_the_pick_is_explained_as_a_walk_along_the_line(crowded: MySQL) -> None:
-    with shared_mysql().connect(database=crowded.address.database, cursorclass=DictCursor) as hand:
-        cursor = hand.cursor()
+    with shared_mysql().connect(database=crowded.address.database, cursorclass=DictCursor) as admin:
+        cursor = admin.cursor()
         for stretch in STRETCHES:
             pick = rendered(crowded._sql["pick"], ("mail", stretch, 100))
             cursor.execute(f"EXPLAIN FORMAT=TRADITIONAL {pick}")

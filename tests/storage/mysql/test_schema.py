@@ -17,7 +17,7 @@ from packhorse.storage.mysql.connection import MySQLConnection
 from packhorse.storage.mysql.schema import MIGRATIONS, SCHEMA, migrate, pending, prepare, script, versions
 from tests.children import PATIENCE
 from tests.mysql_server import new_database_url, shared_mysql
-from tests.storage.mysql.conftest import Bystander
+from tests.storage.mysql.conftest import Observer
 
 STEPS = [name for _, name, _ in MIGRATIONS]
 NEXT = (SCHEMA + 1, "002_colour.sql", "ALTER TABLE {schema}.packhorse_job ADD COLUMN colour varchar(20);\n")
@@ -91,9 +91,9 @@ def test_a_program_of_the_version_before_goes_on_working(storage: MySQL, databas
     old.close()
 
 
-def test_tables_that_this_program_cannot_use_are_refused(storage: MySQL, url: str, bystander: Bystander) -> None:
+def test_tables_that_this_program_cannot_use_are_refused(storage: MySQL, url: str, observer: Observer) -> None:
     add(storage)
-    bystander.execute(f"UPDATE packhorse_meta SET value = '{SCHEMA + 1}' WHERE `key` IN ('schema', 'oldest_program')")
+    observer.execute(f"UPDATE packhorse_meta SET value = '{SCHEMA + 1}' WHERE `key` IN ('schema', 'oldest_program')")
 
     late = MySQL.from_url(url)
     with pytest.raises(SchemaTooNew, match="pip install"):
@@ -101,7 +101,7 @@ def test_tables_that_this_program_cannot_use_are_refused(storage: MySQL, url: st
 
 
 def test_a_migration_that_was_cut_off_is_taken_up_where_it_stopped(
-    storage: MySQL, database: str, bystander: Bystander
+    storage: MySQL, database: str, observer: Observer
 ) -> None:
     add(storage)
     text = NEXT[2] + "ALTER TABLE {schema}.packhorse_job ADD COLUMN size int NOT NULL DEFAULT {number};\n"
@@ -115,21 +115,21 @@ def test_a_migration_that_was_cut_off_is_taken_up_where_it_stopped(
         migrate(connection, database, [*MIGRATIONS, (SCHEMA + 1, "002_colour.sql", text.replace("{number}", "1"))])
         assert versions(connection, database) == (SCHEMA + 1, 1)
 
-    assert bystander.execute("SELECT colour, size FROM packhorse_job") == ((None, 1),)
+    assert observer.execute("SELECT colour, size FROM packhorse_job") == ((None, 1),)
 
 
 def test_a_table_that_an_open_transaction_has_used_is_waited_for_in_steps(
-    storage: MySQL, database: str, bystander: Bystander, monkeypatch: pytest.MonkeyPatch
+    storage: MySQL, database: str, observer: Observer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(storage)
-    bystander.execute("BEGIN")
-    bystander.execute("SELECT count(*) FROM packhorse_job")
+    observer.execute("BEGIN")
+    observer.execute("SELECT count(*) FROM packhorse_job")
     pauses: list[float] = []
 
     def sleep(seconds: float) -> None:
         pauses.append(seconds)
         assert storage.get_many(["any"]) == []  # between two steps others have their turn
-        bystander.execute("COMMIT")
+        observer.execute("COMMIT")
 
     monkeypatch.setattr(schema, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
     with storage._db.lent() as connection:
@@ -141,10 +141,10 @@ def test_a_table_that_an_open_transaction_has_used_is_waited_for_in_steps(
 
 
 def test_what_was_made_but_not_written_down_is_not_made_twice(
-    storage: MySQL, database: str, bystander: Bystander
+    storage: MySQL, database: str, observer: Observer
 ) -> None:
     add(storage)
-    bystander.execute("ALTER TABLE packhorse_job ADD COLUMN colour text")  # and then it was killed
+    observer.execute("ALTER TABLE packhorse_job ADD COLUMN colour text")  # and then it was killed
 
     with storage._db.lent() as connection:
         migrate(connection, database, [*MIGRATIONS, NEXT])
@@ -153,12 +153,12 @@ def test_what_was_made_but_not_written_down_is_not_made_twice(
 
 def test_the_script_does_what_the_migration_does(url: str) -> None:
     storage = MySQL.from_url(url)
-    with Bystander(shared_mysql(), client_flag=pymysql.constants.CLIENT.MULTI_STATEMENTS).connection as hand:
-        cursor = hand.cursor()
+    with Observer(shared_mysql(), client_flag=pymysql.constants.CLIENT.MULTI_STATEMENTS).connection as admin:
+        cursor = admin.cursor()
         cursor.execute("\n".join(sql for _, sql in script(storage.address.database, MIGRATIONS)))
         while cursor.nextset():
             pass
-        hand.commit()
+        admin.commit()
 
     assert storage.pending_migrations() == []
     assert add(storage, "first").id == "first"
@@ -173,7 +173,7 @@ def test_the_storage_says_what_it_would_do_and_does_it(url: str) -> None:
 
     assert [step.name for step in planned] == [*STEPS, "version"]
     assert f"`{name}`.packhorse_job" in planned[0].sql
-    with shared_mysql().connect() as hand, hand.cursor() as cursor:
+    with shared_mysql().connect() as admin, admin.cursor() as cursor:
         assert cursor.execute(f"SHOW TABLES FROM {name}") == 0
     assert storage.migrate() == STEPS
     assert (storage.migrate(), storage.pending_migrations()) == ([], [])
@@ -192,10 +192,10 @@ def test_whoever_only_looks_makes_nothing(url: str) -> None:
     looking.close()
 
 
-def test_every_text_is_compared_by_its_bytes(storage: MySQL, database: str, bystander: Bystander) -> None:
+def test_every_text_is_compared_by_its_bytes(storage: MySQL, database: str, observer: Observer) -> None:
     add(storage)
 
-    found = bystander.execute(
+    found = observer.execute(
         "SELECT DISTINCT collation_name FROM information_schema.columns"
         " WHERE table_schema = %s AND collation_name IS NOT NULL",
         (database,),

@@ -38,15 +38,15 @@ from packhorse.storage.sql import lists
 from packhorse.storage.sql.lists import Index
 from packhorse.storage.sql.server import FOLD_AFTER
 from tests.mysql_server import KIND, new_database_url, shared_mysql
-from tests.storage.mysql.conftest import Bystander
+from tests.storage.mysql.conftest import Observer
 
 pytestmark = pytest.mark.usefixtures("exact_lines")
 
 _PUT = "INSERT INTO packhorse_event (at, kind, subject, queue) VALUES (%s, 'paused', 'queue', 'mail')"
 
 
-def test_who_only_looks_makes_no_tables(bystander: Bystander) -> None:
-    bystander.connection.cursor().execute("CREATE DATABASE never_filled")
+def test_who_only_looks_makes_no_tables(observer: Observer) -> None:
+    observer.connection.cursor().execute("CREATE DATABASE never_filled")
     storage = MySQL.from_url(shared_mysql().url_of("never_filled"))
     storage.require_existing()
 
@@ -55,7 +55,7 @@ def test_who_only_looks_makes_no_tables(bystander: Bystander) -> None:
             look()
 
     storage.close()
-    cursor = bystander.connection.cursor()
+    cursor = observer.connection.cursor()
     assert cursor.execute("SHOW TABLES IN never_filled") == 0
     cursor.execute("DROP DATABASE never_filled")
 
@@ -145,8 +145,8 @@ def test_arguments_longer_than_a_packet_are_refused_and_many_long_ones_are_not(s
     assert len(find_all(storage)) == 20
 
 
-def test_time_is_the_servers_whatever_its_zone(storage: MySQL, bystander: Bystander) -> None:
-    ((now,),) = bystander.execute("SELECT unix_timestamp(sysdate(6)) * 1000000")
+def test_time_is_the_servers_whatever_its_zone(storage: MySQL, observer: Observer) -> None:
+    ((now,),) = observer.execute("SELECT unix_timestamp(sysdate(6)) * 1000000")
     with storage._db.lent() as connection:
         connection.script(["SET time_zone = '+05:00'"])
     job = add(storage)
@@ -169,28 +169,28 @@ def test_sessions_are_set_as_the_storage_needs_them(storage: MySQL) -> None:
     assert (wait, isolation, names) == (5, "READ-COMMITTED", "utf8mb4")
 
 
-def test_defaults_of_a_server_that_would_undo_what_we_do_are_overruled(url: str, bystander: Bystander) -> None:
+def test_defaults_of_a_server_that_would_undo_what_we_do_are_overruled(url: str, observer: Observer) -> None:
     odd = {"completion_type": "CHAIN", "unique_checks": "OFF", "sql_safe_updates": "ON", "sql_select_limit": "1"}
     for name, value in odd.items():
-        bystander.execute(f"SET GLOBAL {name} = {value}")
+        observer.execute(f"SET GLOBAL {name} = {value}")
     try:
         with contextlib.closing(MySQL.from_url(url)) as storage, storage._db.lent() as connection:
             ((*found,),) = connection.rows(f"SELECT {', '.join(f'@@{name}' for name in odd)}")
     finally:
         for name in odd:
-            bystander.execute(f"SET GLOBAL {name} = DEFAULT")
+            observer.execute(f"SET GLOBAL {name} = DEFAULT")
 
     assert found[:3] == ["NO_CHAIN", 1, 0]
     assert found[3] > 1_000_000
 
 
 @pytest.fixture
-def small_packets(bystander: Bystander) -> Iterator[None]:
+def small_packets(observer: Observer) -> Iterator[None]:
     """The server takes no more than a megabyte at once."""
-    ((usual,),) = bystander.execute("SELECT @@GLOBAL.max_allowed_packet")
-    bystander.execute("SET GLOBAL max_allowed_packet = 1048576")
+    ((usual,),) = observer.execute("SELECT @@GLOBAL.max_allowed_packet")
+    observer.execute("SET GLOBAL max_allowed_packet = 1048576")
     yield
-    bystander.execute(f"SET GLOBAL max_allowed_packet = {usual}")
+    observer.execute(f"SET GLOBAL max_allowed_packet = {usual}")
 
 
 @pytest.mark.parametrize("sign", ["x", '\\"', "ж", "🐎"])
@@ -238,18 +238,18 @@ def test_health_tells_what_an_operator_should_know(storage: MySQL, monkeypatch: 
     assert any("old versions of rows" in problem for problem in health.problems)
 
 
-def test_what_was_counted_is_folded_and_stays_right(storage: MySQL, bystander: Bystander) -> None:
+def test_what_was_counted_is_folded_and_stays_right(storage: MySQL, observer: Observer) -> None:
     join(storage)
     for _ in range(FOLD_AFTER // 2 + 50):
         storage.enqueue([new_job()])
     while jobs := storage.reserve("ann", {"mail": 1}, 100):
         storage.finish([Completed(job.token) for job in jobs])
 
-    ((unfolded,),) = bystander.execute("SELECT count(*) FROM packhorse_delta")
+    ((unfolded,),) = observer.execute("SELECT count(*) FROM packhorse_delta")
     assert unfolded < FOLD_AFTER
     assert tallies(storage) == recount(storage)
     storage.roll_up()
-    assert bystander.execute("SELECT count(*) FROM packhorse_delta") == ((0,),)
+    assert observer.execute("SELECT count(*) FROM packhorse_delta") == ((0,),)
     assert tallies(storage) == recount(storage)
     assert storage.totals()["completed"] == FOLD_AFTER // 2 + 50
 
@@ -257,8 +257,8 @@ def test_what_was_counted_is_folded_and_stays_right(storage: MySQL, bystander: B
 def test_a_database_that_was_dropped_is_told() -> None:
     storage = MySQL.from_url(new_database_url())
     add(storage)
-    with shared_mysql().connect() as hand:
-        hand.cursor().execute(f"DROP DATABASE {storage.address.database}")
+    with shared_mysql().connect() as admin:
+        admin.cursor().execute(f"DROP DATABASE {storage.address.database}")
 
     with pytest.raises(StorageError):
         storage.tallies()
@@ -268,7 +268,7 @@ def test_a_database_that_was_dropped_is_told() -> None:
 def test_whoever_follows_events_misses_none_that_was_committed_late(storage: MySQL, database: str) -> None:
     first = add(storage, "first")
     (added,) = history(storage, first.id)
-    late = Bystander(shared_mysql(), database=database)
+    late = Observer(shared_mysql(), database=database)
     late.execute(_PUT, (storage.now(),))
     add(storage, "second")
 
@@ -282,29 +282,27 @@ def test_whoever_follows_events_misses_none_that_was_committed_late(storage: MyS
 
 
 def test_an_old_event_does_not_wait_for_a_transaction_that_nobody_ends(
-    storage: MySQL, database: str, bystander: Bystander
+    storage: MySQL, database: str, observer: Observer
 ) -> None:
     add(storage)
-    forgotten = Bystander(shared_mysql(), database=database)
+    forgotten = Observer(shared_mysql(), database=database)
     forgotten.execute(_PUT, (1,))
     add(storage)
     for event in storage.events(EventFilter()):
-        bystander.execute("UPDATE packhorse_event SET at = at - 11000000 WHERE id = %s", (event.id,))
+        observer.execute("UPDATE packhorse_event SET at = at - 11000000 WHERE id = %s", (event.id,))
 
     assert len(storage.events(EventFilter(after=0))) == 2
     forgotten.connection.close()
 
 
 @pytest.mark.parametrize("is_over", [True, False], ids=["with the end", "late"])
-def test_a_start_is_as_new_as_its_telling(
-    storage: MySQL, database: str, bystander: Bystander, *, is_over: bool
-) -> None:
+def test_a_start_is_as_new_as_its_telling(storage: MySQL, database: str, observer: Observer, *, is_over: bool) -> None:
     job = add(storage)
     join(storage)
-    bystander.execute("UPDATE packhorse_job SET queued_at = queued_at - 60000000")
+    observer.execute("UPDATE packhorse_job SET queued_at = queued_at - 60000000")
     (taken,) = storage.reserve("ann", {"mail": 1}, 1)
     last = history(storage, job.id)[-1].id
-    open_still = Bystander(shared_mysql(), database=database)
+    open_still = Observer(shared_mysql(), database=database)
     open_still.execute(_PUT, (storage.now(),))
 
     if is_over:

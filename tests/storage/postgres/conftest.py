@@ -41,7 +41,7 @@ def schema(storage: Postgres) -> str:
 
 
 @pytest.fixture
-def bystander() -> Iterator[psycopg.Connection[tuple[object, ...]]]:
+def observer() -> Iterator[psycopg.Connection[tuple[object, ...]]]:
     """Another program's connection to the shared server."""
     with psycopg.connect(shared_postgres().url, autocommit=True) as connection:
         yield connection

@@ -1,4 +1,4 @@
-"""Packs: the events of a batch in one row are as those of jobs that came one by one."""
+"""Event batches: events that share a row read like those of jobs that were enqueued one by one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def a_batch(number: int, **options: Any) -> list[NewJob]:
 
 @pytest.fixture
 def packed(storage: Postgres) -> list[NewJob]:
-    """Three batches of ten, each a pack, with two events of others in between."""
+    """Three batches of ten, each an event batch, with two events of others in between."""
     add(storage, "before")  # makes the names known
     jobs: list[NewJob] = []
     for between in ("first", "second", None):
@@ -168,7 +168,7 @@ def test_pruning_takes_packs_apart_and_leaves_the_newest_event(
 
 
 def test_two_who_prune_at_once_do_not_cut_the_same_pack(
-    storage: Postgres, url: str, packed: list[NewJob], bystander: psycopg.Connection[tuple[object, ...]]
+    storage: Postgres, url: str, packed: list[NewJob], observer: psycopg.Connection[tuple[object, ...]]
 ) -> None:
     told = storage.events(EventFilter())
     other = Postgres.from_url(url)
@@ -188,7 +188,7 @@ def test_two_who_prune_at_once_do_not_cut_the_same_pack(
     threads[0].start()
     assert first_has_cut.wait(PATIENCE)
     threads[1].start()
-    until(lambda: _waits(bystander), "the second waits for the first")
+    until(lambda: _waits(observer), "the second waits for the first")
     second_waits.set()
     for thread in threads:
         thread.join(PATIENCE)
@@ -198,8 +198,8 @@ def test_two_who_prune_at_once_do_not_cut_the_same_pack(
     other.close()
 
 
-def _waits(bystander: psycopg.Connection[tuple[object, ...]]) -> bool:
-    return bool(bystander.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchall())
+def _waits(observer: psycopg.Connection[tuple[object, ...]]) -> bool:
+    return bool(observer.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchall())
 
 
 def test_all_events_are_dumped_though_somebody_keeps_a_transaction_open(
@@ -274,8 +274,8 @@ def test_a_pack_does_not_reach_farther_than_it_is_looked_for() -> None:
 
 def test_the_events_of_a_job_are_found_without_a_look_at_other_packs(storage: Postgres) -> None:
     add(storage)
-    with psycopg.connect(shared_postgres().url, autocommit=True) as hand:
-        hand.execute(
+    with psycopg.connect(shared_postgres().url, autocommit=True) as admin:
+        admin.execute(
             f"INSERT INTO {storage.options.schema}.packhorse_event"
             " (at, kind, subject, queue, state, span, first_job, last_job, jobs)"
             " SELECT 1, 'added', 'job', 'mail', 'queued', 1, id || '1', id || '2', id || E'1\\n' || id || '2' FROM ("

@@ -22,7 +22,7 @@ from packhorse.storage.records import Filter
 from tests.children import PATIENCE, until
 from tests.cpu_time import cpu_time
 
-Bystander = psycopg.Connection[tuple[object, ...]]
+Observer = psycopg.Connection[tuple[object, ...]]
 
 
 def test_a_server_that_takes_no_writes_is_told_and_asked_by_a_new_connection_the_next_time(storage: Postgres) -> None:
@@ -41,17 +41,17 @@ def test_a_server_that_takes_no_writes_is_told_and_asked_by_a_new_connection_the
     reader.close()
 
 
-def test_a_deadlock_is_repeated(storage: Postgres, schema: str, bystander: Bystander) -> None:
+def test_a_deadlock_is_repeated(storage: Postgres, schema: str, observer: Observer) -> None:
     one, two = add(storage, "job-1"), add(storage, "job-2")
-    bystander.execute("SET deadlock_timeout = '10s'")  # the storage shall be the one to give way
-    bystander.execute("BEGIN")
-    bystander.execute(f"SELECT 1 FROM {schema}.packhorse_job WHERE id = 'job-2' FOR UPDATE")
+    observer.execute("SET deadlock_timeout = '10s'")  # the storage shall be the one to give way
+    observer.execute("BEGIN")
+    observer.execute(f"SELECT 1 FROM {schema}.packhorse_job WHERE id = 'job-2' FOR UPDATE")
     steering = threading.Thread(target=lambda: storage.set_priority([one.id, two.id], 9))
 
     steering.start()  # locks the first, waits for the second
-    until(lambda: bystander.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchall(), "it waits")
-    bystander.execute(f"SELECT 1 FROM {schema}.packhorse_job WHERE id = 'job-1' FOR UPDATE")
-    bystander.execute("COMMIT")
+    until(lambda: observer.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchall(), "it waits")
+    observer.execute(f"SELECT 1 FROM {schema}.packhorse_job WHERE id = 'job-1' FOR UPDATE")
+    observer.execute("COMMIT")
     steering.join(PATIENCE)
 
     assert storage._db.meter.busy_retries >= 1
@@ -77,18 +77,18 @@ def test_a_race_that_was_lost_is_run_again_as_a_whole(storage: Postgres, error: 
 
 
 def test_a_lock_that_is_not_given_is_told(
-    storage: Postgres, schema: str, bystander: Bystander, monkeypatch: pytest.MonkeyPatch
+    storage: Postgres, schema: str, observer: Observer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database_module, "TRIES", 2)
     job = add(storage)
     with storage._db.lent() as connection:
         connection.rows("SET lock_timeout = '50ms'")
-    bystander.execute("BEGIN")
-    bystander.execute(f"SELECT 1 FROM {schema}.packhorse_job FOR UPDATE")
+    observer.execute("BEGIN")
+    observer.execute(f"SELECT 1 FROM {schema}.packhorse_job FOR UPDATE")
 
     with pytest.raises(StorageUnavailable, match="held up"):
         storage.abort([job.id])
-    bystander.execute("ROLLBACK")
+    observer.execute("ROLLBACK")
 
     assert storage.abort([job.id])[0].changed
 
@@ -100,12 +100,12 @@ PASSING = int(os.environ.get("PACKHORSE_SCALE", "10000"))
 @pytest.mark.timeout(max(300, PASSING // 400))
 @pytest.mark.parametrize("queues", [["mail"], ["mail", "post", "print"]], ids=["one queue", "three queues"])
 def test_a_long_transaction_elsewhere_does_not_bring_work_to_a_stand(
-    storage: Postgres, schema: str, bystander: Bystander, queues: list[str]
+    storage: Postgres, schema: str, observer: Observer, queues: list[str]
 ) -> None:
     """Nothing can be cleaned up behind it; still a batch at the end may not be much slower than one at the start."""
     join(storage)
-    bystander.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-    bystander.execute(f"SELECT count(*) FROM {schema}.packhorse_job")
+    observer.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    observer.execute(f"SELECT count(*) FROM {schema}.packhorse_job")
     times = [_pass(storage, queues, PASSING // 10) for _ in range(10)]
 
     assert min(times[-3:]) < 5 * min(times[:3])
@@ -113,7 +113,7 @@ def test_a_long_transaction_elsewhere_does_not_bring_work_to_a_stand(
     assert storage.count(Filter(frozenset({COMPLETED}))).number == PASSING
     # A job is written three times, and nothing else is left behind; all of it goes when the transaction has ended.
     until(lambda: PASSING <= _dead_rows(storage, schema) <= 2.1 * PASSING, "two dead rows for each job")
-    bystander.execute("ROLLBACK")
+    observer.execute("ROLLBACK")
     until(lambda: _dead_rows(storage, schema) == 0, "nothing is left")
 
 

@@ -18,7 +18,7 @@ from packhorse.storage.postgres import Postgres, notifier
 from packhorse.storage.sql.rows import to_json
 from tests.children import PATIENCE, until
 
-Bystander = psycopg.Connection[tuple[object, ...]]
+Observer = psycopg.Connection[tuple[object, ...]]
 
 
 class Waiter:
@@ -47,10 +47,10 @@ class Waiter:
 
 
 @contextlib.contextmanager
-def asleep(url: str, bystander: Bystander, *queues: tuple[str, ...]) -> Iterator[list[Waiter]]:
+def asleep(url: str, observer: Observer, *queues: tuple[str, ...]) -> Iterator[list[Waiter]]:
     schema = url.rpartition("=")[2]
     waiters = [Waiter(url, f"w{number}", *served) for number, served in enumerate(queues)]
-    until(lambda: number_asleep(bystander, schema) == len(waiters), "all wait")
+    until(lambda: number_asleep(observer, schema) == len(waiters), "all wait")
     try:
         yield waiters
     finally:
@@ -58,48 +58,48 @@ def asleep(url: str, bystander: Bystander, *queues: tuple[str, ...]) -> Iterator
             waiter.end()
 
 
-def number_asleep(bystander: Bystander, schema: str) -> int:
-    ((number,),) = bystander.execute(f"SELECT count(*) FROM {schema}.packhorse_sleeper").fetchall()
+def number_asleep(observer: Observer, schema: str) -> int:
+    ((number,),) = observer.execute(f"SELECT count(*) FROM {schema}.packhorse_sleeper").fetchall()
     assert isinstance(number, int)
     return number
 
 
-def test_one_enqueueing_wakes_one_waiter(storage: Postgres, url: str, bystander: Bystander) -> None:
+def test_one_enqueueing_wakes_one_waiter(storage: Postgres, url: str, observer: Observer) -> None:
     add(storage, queue="other")
-    with asleep(url, bystander, ("mail",), ("mail",), ("mail",)) as waiters:
+    with asleep(url, observer, ("mail",), ("mail",), ("mail",)) as waiters:
         storage.enqueue([new_job()])
         until(lambda: any(waiter.woken for waiter in waiters), "one wakes")
         time.sleep(0.1)  # nobody else shall, so there is nothing to wait for
 
         assert sum(waiter.is_asleep for waiter in waiters) == 2
-        assert number_asleep(bystander, storage.options.schema) == 2
+        assert number_asleep(observer, storage.options.schema) == 2
 
 
-def test_only_a_waiter_that_serves_the_queue_is_woken(storage: Postgres, url: str, bystander: Bystander) -> None:
-    with asleep(url, bystander, ("print",), ("print", "mail"), ("print",)) as waiters:
+def test_only_a_waiter_that_serves_the_queue_is_woken(storage: Postgres, url: str, observer: Observer) -> None:
+    with asleep(url, observer, ("print",), ("print", "mail"), ("print",)) as waiters:
         storage.enqueue([new_job(queue="mail")])
         until(lambda: waiters[1].woken, "the one that serves it wakes")
 
         assert [waiter.is_asleep for waiter in waiters] == [True, False, True]
 
 
-def test_whoever_gets_all_that_was_asked_for_wakes_the_next(storage: Postgres, url: str, bystander: Bystander) -> None:
+def test_whoever_gets_all_that_was_asked_for_wakes_the_next(storage: Postgres, url: str, observer: Observer) -> None:
     join(storage)
-    with asleep(url, bystander, ("mail",), ("mail",)) as waiters:
+    with asleep(url, observer, ("mail",), ("mail",)) as waiters:
         storage.enqueue([new_job() for _ in range(10)])
         until(lambda: any(waiter.woken for waiter in waiters), "one wakes")
         assert len(storage.reserve("ann", {"mail": 1}, 3)) == 3
         until(lambda: all(waiter.woken for waiter in waiters), "the other wakes")
 
 
-def test_nobody_is_notified_when_nobody_sleeps(storage: Postgres, url: str, bystander: Bystander) -> None:
-    bystander.execute("LISTEN packhorse_spy")
+def test_nobody_is_notified_when_nobody_sleeps(storage: Postgres, url: str, observer: Observer) -> None:
+    observer.execute("LISTEN packhorse_spy")
     add(storage)
 
-    ((queued,),) = bystander.execute("SELECT pg_notification_queue_usage()").fetchall()
+    ((queued,),) = observer.execute("SELECT pg_notification_queue_usage()").fetchall()
 
     assert queued == 0
-    assert number_asleep(bystander, storage.options.schema) == 0
+    assert number_asleep(observer, storage.options.schema) == 0
 
 
 def test_work_that_came_in_before_one_waits_is_seen(storage: Postgres) -> None:
@@ -120,23 +120,23 @@ def test_a_paused_queue_keeps_nobody_awake(storage: Postgres) -> None:
 
 
 def test_a_job_that_is_due_soon_wakes_a_waiter_so_that_it_asks_again(
-    storage: Postgres, url: str, bystander: Bystander
+    storage: Postgres, url: str, observer: Observer
 ) -> None:
-    with asleep(url, bystander, ("mail",)) as (waiter,):
+    with asleep(url, observer, ("mail",)) as (waiter,):
         storage.enqueue([NewJob("far", "send", "mail", delay=3_600_000_000)])
         storage.enqueue([NewJob("soon", "send", "mail", delay=500_000)])
         until(lambda: waiter.woken, "it wakes")
 
 
 def test_a_connection_that_listens_is_replaced_when_the_server_cuts_it(
-    storage: Postgres, url: str, bystander: Bystander
+    storage: Postgres, url: str, observer: Observer
 ) -> None:
-    with asleep(url, bystander, ("mail",)) as (waiter,):
+    with asleep(url, observer, ("mail",)) as (waiter,):
         storage.enqueue([new_job()])
         until(lambda: waiter.woken, "it wakes")
         listener = waiter.storage._notifier._listener
         assert listener is not None
-        bystander.execute("SELECT pg_terminate_backend(%s)", [listener.driver.info.backend_pid])
+        observer.execute("SELECT pg_terminate_backend(%s)", [listener.driver.info.backend_pid])
         until(lambda: _has_hung_up(listener.driver), "it is cut")
         waiter.storage.reserve("w0", {"mail": 1}, 10)
 
@@ -144,15 +144,15 @@ def test_a_connection_that_listens_is_replaced_when_the_server_cuts_it(
 
 
 def test_a_connection_on_which_something_was_said_is_not_taken_for_a_broken_one(
-    storage: Postgres, url: str, bystander: Bystander
+    storage: Postgres, url: str, observer: Observer
 ) -> None:
-    with asleep(url, bystander, ("mail",)) as (waiter,):
+    with asleep(url, observer, ("mail",)) as (waiter,):
         storage.enqueue([new_job()])
         until(lambda: waiter.woken, "it wakes")
         own = waiter.storage._notifier
         (listener, (standing,)) = (own._listener, own._idle)
         assert listener is not None
-        bystander.execute("SELECT pg_notify(%s, '')", [standing.channel])
+        observer.execute("SELECT pg_notify(%s, '')", [standing.channel])
         until(lambda: _has_something_to_read(listener.driver), "it has come in")
 
         assert listener.is_open()
@@ -235,7 +235,7 @@ def test_a_nap_is_woken_too_and_the_sleep_after_it_costs_no_write(
 
     add(storage)
 
-    until(lambda: waiter.wait(0.01, ["mail"]), "it is woken, be it in its next nap")
+    until(lambda: waiter.wait(0.01, ["mail"]), "it is woken, be it in its next short wait")
     assert asleep_since(storage, schema) == []
     waiter.close()
 
@@ -248,19 +248,19 @@ def test_a_worker_that_sleeps_on_without_a_notification_looks_every_other_time(
     join(storage, "ann")
     assert storage.reserve("ann", {"mail": 1}, 10) == []
 
-    def nap() -> bool:
+    def wait_briefly() -> bool:
         """Did it look afterwards?"""
         before = looks(storage)
         assert storage.wait_and_reserve("ann", {"mail": 1}, 10, 0.01) == []
         return looks(storage) > before
 
-    assert all(nap() for _ in range(notifier._TIMEOUTS))  # the row may have come too late for somebody
+    assert all(wait_briefly() for _ in range(notifier._TIMEOUTS))  # the row may have come too late for somebody
     looked_at, due_in = storage._hot_path.found_nothing or (0.0, None)
     storage._hot_path.found_nothing = (looked_at + PATIENCE, due_in)  # on however slow a machine
-    assert not nap()
+    assert not wait_briefly()
     assert storage.next_due() is None
     storage._hot_path.found_nothing = (looked_at - PATIENCE, due_in)
-    assert nap()
+    assert wait_briefly()
 
 
 def test_a_worker_that_sleeps_on_looks_when_a_job_is_due_or_was_brought(
@@ -321,30 +321,28 @@ def waiting(storage: Postgres, url: str) -> Iterator[Waiters]:
 
 
 def test_all_waiters_of_a_storage_have_one_connection_to_listen(
-    waiting: Waiters, bystander: Bystander, schema: str
+    waiting: Waiters, observer: Observer, schema: str
 ) -> None:
-    before = listeners(bystander)
+    before = listeners(observer)
     for _ in range(40):
         waiting.sleep("mail")
-    until(lambda: number_asleep(bystander, schema) == 40, "all wait")
+    until(lambda: number_asleep(observer, schema) == 40, "all wait")
 
-    assert len(listeners(bystander) - before) == 1
+    assert len(listeners(observer) - before) == 1
 
 
-def listeners(bystander: Bystander) -> set[object]:
+def listeners(observer: Observer) -> set[object]:
     """The sessions whose last statement was to listen. Others, of the pool, have done something else since."""
-    return {
-        pid for (pid,) in bystander.execute("SELECT pid FROM pg_stat_activity WHERE query LIKE 'LISTEN packhorse%'")
-    }
+    return {pid for (pid,) in observer.execute("SELECT pid FROM pg_stat_activity WHERE query LIKE 'LISTEN packhorse%'")}
 
 
 def test_the_right_one_of_many_is_woken_whoever_listens(
-    waiting: Waiters, storage: Postgres, bystander: Bystander, schema: str
+    waiting: Waiters, storage: Postgres, observer: Observer, schema: str
 ) -> None:
     queues = ["print", "mail", "print", "pics", "mail"]
     for number, queue in enumerate(queues, 1):
         waiting.sleep(queue)
-        until(lambda number=number: number_asleep(bystander, schema) == number, "it waits")
+        until(lambda number=number: number_asleep(observer, schema) == number, "it waits")
 
     expected: list[tuple[str, ...]] = []
     for queue in ("mail", "pics", "print", "mail", "print"):
@@ -352,17 +350,17 @@ def test_the_right_one_of_many_is_woken_whoever_listens(
         storage.enqueue([new_job(queue=queue)])
         until(lambda: len(waiting.woken) >= len(expected), "one wakes")
         assert waiting.woken == expected
-        assert number_asleep(bystander, schema) == 5 - len(expected)
+        assert number_asleep(observer, schema) == 5 - len(expected)
 
 
 def test_a_waiter_goes_on_listening_for_the_others_when_the_first_has_left(
-    waiting: Waiters, storage: Postgres, bystander: Bystander, schema: str
+    waiting: Waiters, storage: Postgres, observer: Observer, schema: str
 ) -> None:
     first = threading.Thread(target=waiting.storage.wait, args=(0.5, ["print"]))
     first.start()
-    until(lambda: number_asleep(bystander, schema) == 1, "it waits")
+    until(lambda: number_asleep(observer, schema) == 1, "it waits")
     waiting.sleep("mail")
-    until(lambda: number_asleep(bystander, schema) == 2, "the other one too")
+    until(lambda: number_asleep(observer, schema) == 2, "the other one too")
     first.join(PATIENCE)
 
     storage.enqueue([new_job()])
@@ -371,32 +369,32 @@ def test_a_waiter_goes_on_listening_for_the_others_when_the_first_has_left(
 
 
 def test_a_notification_for_a_waiter_that_just_woke_reaches_another_with_the_same_queues(
-    waiting: Waiters, storage: Postgres, bystander: Bystander, schema: str, monkeypatch: pytest.MonkeyPatch
+    waiting: Waiters, storage: Postgres, observer: Observer, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notifier, "_ROW_AFTER_SHORT_WAIT", 10 * PATIENCE)
     waiting.storage.wait(0.01, ["mail"])  # its row stands on
-    assert number_asleep(bystander, schema) == 1
+    assert number_asleep(observer, schema) == 1
     (empty,) = waiting.storage._notifier._idle
     waiting.storage._notifier._idle.clear()
     waiting.sleep("mail")
-    until(lambda: number_asleep(bystander, schema) == 2, "another one waits")
-    with bystander.transaction():
-        bystander.execute(f"DELETE FROM {schema}.packhorse_sleeper WHERE channel = %s", [empty.channel])
-        bystander.execute("SELECT pg_notify(%s, '')", [empty.channel])
+    until(lambda: number_asleep(observer, schema) == 2, "another one waits")
+    with observer.transaction():
+        observer.execute(f"DELETE FROM {schema}.packhorse_sleeper WHERE channel = %s", [empty.channel])
+        observer.execute("SELECT pg_notify(%s, '')", [empty.channel])
 
     until(lambda: waiting.woken == [("mail",)], "it is woken in its place")
 
 
 def test_waiters_look_for_work_when_the_server_cuts_the_connection(
-    waiting: Waiters, storage: Postgres, bystander: Bystander, schema: str
+    waiting: Waiters, storage: Postgres, observer: Observer, schema: str
 ) -> None:
     for queue in ("mail", "print"):
         waiting.sleep(queue)
-    until(lambda: number_asleep(bystander, schema) == 2 and waiting.storage._notifier._reader, "both wait")
+    until(lambda: number_asleep(observer, schema) == 2 and waiting.storage._notifier._reader, "both wait")
     listener = waiting.storage._notifier._listener
     assert listener is not None
 
-    bystander.execute("SELECT pg_terminate_backend(%s)", [listener.driver.info.backend_pid])
+    observer.execute("SELECT pg_terminate_backend(%s)", [listener.driver.info.backend_pid])
 
     until(lambda: sorted(waiting.woken) == [("mail",), ("print",)], "nobody sleeps on")
     waiting.sleep("mail")

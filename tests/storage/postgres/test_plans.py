@@ -84,9 +84,9 @@ def new_storage() -> Postgres:
 def filled() -> Iterator[Postgres]:
     storage = new_storage()
     schema = storage.options.schema
-    with psycopg.connect(shared_postgres().url, autocommit=True) as hand:
-        hand.execute(f"ANALYZE {schema}.packhorse_job")  # nothing there, it says
-        _fill(hand, schema)
+    with psycopg.connect(shared_postgres().url, autocommit=True) as admin:
+        admin.execute(f"ANALYZE {schema}.packhorse_job")  # nothing there, it says
+        _fill(admin, schema)
     yield storage
     storage.close()
     _drop(schema)
@@ -95,27 +95,27 @@ def filled() -> Iterator[Postgres]:
 @pytest.fixture(scope="module", params=["statistics of an empty table", "true statistics"])
 def crowded(request: pytest.FixtureRequest, filled: Postgres) -> Postgres:
     if request.param == "true statistics":
-        with psycopg.connect(shared_postgres().url, autocommit=True) as hand:
-            _look_at_all(hand, filled.options.schema)
+        with psycopg.connect(shared_postgres().url, autocommit=True) as admin:
+            _look_at_all(admin, filled.options.schema)
         filled.close()  # sessions have kept their plans
     return filled
 
 
 def _drop(schema: str) -> None:
     """So much is not left lying about."""
-    with psycopg.connect(shared_postgres().url, autocommit=True) as hand:
-        hand.execute(f"DROP SCHEMA {schema} CASCADE")  # type: ignore[arg-type]
+    with psycopg.connect(shared_postgres().url, autocommit=True) as admin:
+        admin.execute(f"DROP SCHEMA {schema} CASCADE")  # type: ignore[arg-type]
 
 
-def _fill(hand: psycopg.Connection[Any], schema: str) -> None:
+def _fill(admin: psycopg.Connection[Any], schema: str) -> None:
     filled = _FILL.replace("{schema}", schema)
     for state, column, number in [("completed", "finished_at", FINISHED), ("queued", "queued_at", WAITING)]:
         filling = filled.replace("{state}", state).replace("{column}", column).replace("{number}", str(number))
-        hand.execute(filling)  # type: ignore[arg-type]
+        admin.execute(filling)  # type: ignore[arg-type]
     later = filled.replace("{state}", "scheduled").replace("{column}", "due_at").replace("{number}", str(WAITING))
-    hand.execute(later.replace("n, n, n", "n, n, 4000000000000000 + n"))  # type: ignore[arg-type]
+    admin.execute(later.replace("n, n, n", "n, n, 4000000000000000 + n"))  # type: ignore[arg-type]
     for filling in _FILL_BESIDE:
-        hand.execute(filling.replace("{schema}", schema).replace("{number}", str(WAITING)))  # type: ignore[arg-type]
+        admin.execute(filling.replace("{schema}", schema).replace("{number}", str(WAITING)))  # type: ignore[arg-type]
 
 
 def plan_of(storage: Postgres, name: str, *values: Any) -> dict[str, Any]:
@@ -148,11 +148,11 @@ def scans(node: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield from scans(one)
 
 
-def _look_at_all(hand: psycopg.Connection[Any], schema: str) -> None:
+def _look_at_all(admin: psycopg.Connection[Any], schema: str) -> None:
     """Let the server see how much lies in the tables."""
     found = "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r'"
-    for (name,) in hand.execute(found, (schema,)).fetchall():
-        hand.execute(f"ANALYZE {schema}.{name}")  # type: ignore[arg-type]
+    for (name,) in admin.execute(found, (schema,)).fetchall():
+        admin.execute(f"ANALYZE {schema}.{name}")  # type: ignore[arg-type]
 
 
 def ways(storage: Postgres) -> dict[str, set[str]]:
@@ -191,9 +191,9 @@ def ways_when_crowded(crowded: Postgres) -> dict[str, set[str]]:
 def test_a_plan_that_was_made_for_few_jobs_is_as_good_for_many(
     ways_when_crowded: dict[str, set[str]], number: int
 ) -> None:
-    with closing(new_storage()) as storage, psycopg.connect(shared_postgres().url, autocommit=True) as hand:
+    with closing(new_storage()) as storage, psycopg.connect(shared_postgres().url, autocommit=True) as admin:
         _complete(storage, number)
-        _look_at_all(hand, storage.options.schema)
+        _look_at_all(admin, storage.options.schema)
 
         assert ways(storage) == ways_when_crowded
 
@@ -216,12 +216,12 @@ def test_what_was_asked_when_there_were_few_jobs_is_found_as_soon_among_many() -
         lambda storage: storage.queues(),
         lambda storage: storage.log_lines("queued-50"),
     ]
-    with closing(new_storage()) as storage, psycopg.connect(shared_postgres().url, autocommit=True) as hand:
+    with closing(new_storage()) as storage, psycopg.connect(shared_postgres().url, autocommit=True) as admin:
         _complete(storage, 20)
-        _look_at_all(hand, storage.options.schema)
+        _look_at_all(admin, storage.options.schema)
         for ask in asked * 7:  # from the sixth time on a statement keeps its plan
             ask(storage)
-        _fill(hand, storage.options.schema)
+        _fill(admin, storage.options.schema)
 
         for ask in asked:
             before = _fetched(storage)

@@ -11,7 +11,7 @@ from packhorse.conformance.builders import add, join, new_jobs
 from packhorse.storage.postgres import Postgres
 from packhorse.storage.sql.scan_cursor import ScanCursor
 
-Bystander = psycopg.Connection[tuple[object, ...]]
+Observer = psycopg.Connection[tuple[object, ...]]
 
 
 class Clock:
@@ -96,16 +96,14 @@ def test_a_forced_job_of_a_paused_queue_hides_none_before_it(storage: Postgres, 
     assert [job.id for job in storage.reserve("ann", {"mail": 1}, 5)] == [first.id]
 
 
-def test_a_line_full_of_jobs_that_are_gone_is_hardly_walked(
-    storage: Postgres, schema: str, bystander: Bystander
-) -> None:
+def test_a_line_full_of_jobs_that_are_gone_is_hardly_walked(storage: Postgres, schema: str, observer: Observer) -> None:
     """Somebody keeps a transaction open, so that the server cannot forget them."""
-    if bystander.info.server_version < 150_000:
+    if observer.info.server_version < 150_000:
         pytest.skip("before PostgreSQL 15 nobody can ask for its counts at once")
     storage._hot_path.cursor = ScanCursor(0, now=Clock())
     join(storage)
-    bystander.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-    bystander.execute(f"SELECT count(*) FROM {schema}.packhorse_job")
+    observer.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    observer.execute(f"SELECT count(*) FROM {schema}.packhorse_job")
     for queues in ({"mail": 1}, {"mail": 1, "print": 1}):
         read = []
         for _ in range(10):
@@ -115,7 +113,7 @@ def test_a_line_full_of_jobs_that_are_gone_is_hardly_walked(
             read.append(entries_read(storage, schema) - before)
 
         assert read[-1] < 900  # 2,000 are gone; what was taken by the last call, this one's, and what looks for lines
-    bystander.execute("ROLLBACK")
+    observer.execute("ROLLBACK")
     assert add(storage).id
 
 

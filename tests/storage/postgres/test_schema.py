@@ -18,7 +18,7 @@ from packhorse.storage.postgres.schema import MIGRATIONS, SCHEMA, migrate, pendi
 from packhorse.storage.records import WorkerInfo
 from tests.postgres_server import PgBouncer, new_schema_url, shared_postgres
 
-Bystander = psycopg.Connection[tuple[object, ...]]
+Observer = psycopg.Connection[tuple[object, ...]]
 FILES = [name for _, name, _ in MIGRATIONS]
 NEXT = (SCHEMA + 1, "999_colour.sql", "ALTER TABLE {schema}.packhorse_job ADD COLUMN colour text;")
 
@@ -63,13 +63,13 @@ def test_a_program_of_the_version_before_goes_on_working(storage: Postgres, sche
     old.close()
 
 
-def test_jobs_of_both_programs_are_numbered_as_they_came(url: str, bystander: Bystander) -> None:
+def test_jobs_of_both_programs_are_numbered_as_they_came(url: str, observer: Observer) -> None:
     storage = Postgres.from_url(url)
     schema = storage.options.schema
 
     def as_by_the_first(job_id: str) -> str:
         """The first program left every number to the sequence."""
-        bystander.execute(
+        observer.execute(
             f"INSERT INTO {schema}.packhorse_job (id, task, queue, state, args, created_at, updated_at, priority, rank)"
             f" VALUES ('{job_id}', 'send', 'mail', 'queued', '{{}}', 1, 1, 1, 12)"
         )
@@ -86,14 +86,14 @@ def test_jobs_of_both_programs_are_numbered_as_they_came(url: str, bystander: By
 
     came += ["three", *many(), *many(), as_by_the_first("four"), *many(), as_by_the_first("five")]
 
-    numbered = bystander.execute(f"SELECT id FROM {schema}.packhorse_job ORDER BY seq").fetchall()
+    numbered = observer.execute(f"SELECT id FROM {schema}.packhorse_job ORDER BY seq").fetchall()
     assert [job_id for (job_id,) in numbered] == came
     storage.close()
 
 
 @pytest.mark.parametrize("number", [BATCH, BATCH + 1])
 def test_the_first_of_all_batches_is_numbered_from_one_on(
-    storage: Postgres, schema: str, bystander: Bystander, number: int
+    storage: Postgres, schema: str, observer: Observer, number: int
 ) -> None:
     """Whoever takes from several queues looks for no number below it."""
     storage.join(WorkerInfo("ann"))
@@ -111,22 +111,22 @@ def test_the_first_of_all_batches_is_numbered_from_one_on(
     while jobs := storage.reserve("ann", {"mail": 1, "news": 1}, BATCH):
         taken += len(jobs)
     assert taken == number
-    bystander.execute(f"TRUNCATE {schema}.packhorse_job RESTART IDENTITY")
+    observer.execute(f"TRUNCATE {schema}.packhorse_job RESTART IDENTITY")
     assert numbers_of_many()[0] >= 1
 
 
 def test_a_schema_that_this_program_cannot_use_is_refused(
-    storage: Postgres, schema: str, url: str, bystander: Bystander
+    storage: Postgres, schema: str, url: str, observer: Observer
 ) -> None:
     add(storage)
-    bystander.execute(f"UPDATE {schema}.packhorse_meta SET value = '{SCHEMA + 1}'")
+    observer.execute(f"UPDATE {schema}.packhorse_meta SET value = '{SCHEMA + 1}'")
 
     late = Postgres.from_url(url)
     with pytest.raises(SchemaTooNew, match="pip install"):
         late.tallies()
 
 
-def test_a_migration_that_fails_leaves_nothing(storage: Postgres, schema: str, bystander: Bystander) -> None:
+def test_a_migration_that_fails_leaves_nothing(storage: Postgres, schema: str, observer: Observer) -> None:
     add(storage)
     broken = (SCHEMA + 1, "999_broken.sql", "CREATE TABLE {schema}.half (id bigint); SELECT 1 / 0;")
 
@@ -135,8 +135,7 @@ def test_a_migration_that_fails_leaves_nothing(storage: Postgres, schema: str, b
             migrate(connection, schema, [*MIGRATIONS, broken])
         assert versions(connection, schema) == (SCHEMA, 1)
     assert (
-        bystander.execute("SELECT 1 FROM pg_tables WHERE schemaname = %s AND tablename = 'half'", [schema]).rowcount
-        == 0
+        observer.execute("SELECT 1 FROM pg_tables WHERE schemaname = %s AND tablename = 'half'", [schema]).rowcount == 0
     )
 
 
@@ -192,8 +191,8 @@ def test_who_waits_for_somebody_elses_migration_finds_it_done(
 
 def test_the_script_does_what_the_migration_does() -> None:
     schema = "by_hand"
-    with psycopg.connect(shared_postgres().url, autocommit=True) as hand:
-        hand.execute("\n".join(sql for _, sql in script(schema, MIGRATIONS)))  # type: ignore[arg-type]
+    with psycopg.connect(shared_postgres().url, autocommit=True) as admin:
+        admin.execute("\n".join(sql for _, sql in script(schema, MIGRATIONS)))  # type: ignore[arg-type]
     storage = Postgres.from_url(f"{shared_postgres().url}?schema={schema}")
 
     add(storage, "first")
@@ -202,7 +201,7 @@ def test_the_script_does_what_the_migration_does() -> None:
     storage.close()
 
 
-def test_the_storage_says_what_it_would_do_and_does_it(url: str, bystander: Bystander) -> None:
+def test_the_storage_says_what_it_would_do_and_does_it(url: str, observer: Observer) -> None:
     storage = Postgres.from_url(url)
     schema = storage.options.schema
 
@@ -210,21 +209,21 @@ def test_the_storage_says_what_it_would_do_and_does_it(url: str, bystander: Byst
 
     assert [step.name for step in planned] == ["schema", *FILES, "version"]
     assert f'CREATE TABLE "{schema}".packhorse_job' in planned[1].sql
-    assert bystander.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [schema]).rowcount == 0
+    assert observer.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [schema]).rowcount == 0
     assert storage.migrate() == FILES
     assert (storage.migrate(), storage.pending_migrations()) == ([], [])
     assert add(storage, "first").id == "first"
     storage.close()
 
 
-def test_a_role_that_may_make_no_schema_works_in_one_that_was_made_for_it(bystander: Bystander) -> None:
+def test_a_role_that_may_make_no_schema_works_in_one_that_was_made_for_it(observer: Observer) -> None:
     name = "made_beforehand"
-    bystander.execute(f"CREATE ROLE {name} LOGIN")
-    bystander.execute(f"CREATE SCHEMA {name} AUTHORIZATION {name}")
+    observer.execute(f"CREATE ROLE {name} LOGIN")
+    observer.execute(f"CREATE SCHEMA {name} AUTHORIZATION {name}")
     storage = Postgres.from_url(f"{shared_postgres().url.replace('postgres@', f'{name}@')}?schema={name}")
 
     assert [step.name for step in storage.pending_migrations()] == [*FILES, "version"]
     assert add(storage, "first").id == "first"
     storage.close()
-    bystander.execute(f"DROP SCHEMA {name} CASCADE")
-    bystander.execute(f"DROP ROLE {name}")
+    observer.execute(f"DROP SCHEMA {name} CASCADE")
+    observer.execute(f"DROP ROLE {name}")

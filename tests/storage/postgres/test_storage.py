@@ -47,7 +47,7 @@ from tests.postgres_server import PgBouncer, new_database_url, shared_postgres
 
 pytestmark = pytest.mark.usefixtures("exact_lines")
 
-Bystander = psycopg.Connection[tuple[object, ...]]
+Observer = psycopg.Connection[tuple[object, ...]]
 
 
 def test_options_are_read_from_the_address() -> None:
@@ -137,7 +137,7 @@ def test_who_cannot_connect_is_told_what_to_try() -> None:
         assert hint in (caught.value.hint or "")
 
 
-def test_who_only_looks_makes_no_schema(bystander: Bystander) -> None:
+def test_who_only_looks_makes_no_schema(observer: Observer) -> None:
     url = f"{shared_postgres().url}?schema=never_made"
     storage = Postgres.from_url(url)
     storage.require_existing()
@@ -147,7 +147,7 @@ def test_who_only_looks_makes_no_schema(bystander: Bystander) -> None:
             look()
 
     storage.close()
-    assert bystander.execute("SELECT 1 FROM pg_namespace WHERE nspname = 'never_made'").fetchall() == []
+    assert observer.execute("SELECT 1 FROM pg_namespace WHERE nspname = 'never_made'").fetchall() == []
 
 
 def test_who_only_looks_sees_what_is_there(storage: Postgres, url: str) -> None:
@@ -198,8 +198,8 @@ def test_text_that_the_server_cannot_take_is_refused(storage: Postgres, text: st
     assert ids(find_all(storage)) == ["known"]
 
 
-def test_time_is_the_servers(storage: Postgres, bystander: Bystander) -> None:
-    ((now,),) = bystander.execute("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint").fetchall()
+def test_time_is_the_servers(storage: Postgres, observer: Observer) -> None:
+    ((now,),) = observer.execute("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint").fetchall()
     job = add(storage)
 
     assert isinstance(now, int)
@@ -208,10 +208,10 @@ def test_time_is_the_servers(storage: Postgres, bystander: Bystander) -> None:
 
 
 def test_health_tells_of_a_transaction_that_stays_open(
-    storage: Postgres, bystander: Bystander, monkeypatch: pytest.MonkeyPatch
+    storage: Postgres, observer: Observer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("packhorse.storage.postgres.storage._LONG_TRANSACTION", -1)
-    bystander.execute("BEGIN")
+    observer.execute("BEGIN")
 
     health = storage.health()
 
@@ -220,29 +220,29 @@ def test_health_tells_of_a_transaction_that_stays_open(
     assert health.size is not None
     assert health.size > 0
     assert any("a transaction has been open" in problem for problem in health.problems)
-    bystander.execute("ROLLBACK")
+    observer.execute("ROLLBACK")
 
 
-def test_what_was_counted_is_folded_and_stays_right(storage: Postgres, schema: str, bystander: Bystander) -> None:
+def test_what_was_counted_is_folded_and_stays_right(storage: Postgres, schema: str, observer: Observer) -> None:
     join(storage)
     for _ in range(FOLD_AFTER // 2):
         storage.enqueue([new_job()])
     while jobs := storage.reserve("ann", {"mail": 1}, 100):
         storage.finish([Completed(job.token) for job in jobs])
 
-    ((unfolded,),) = bystander.execute(f"SELECT count(*) FROM {schema}.packhorse_delta").fetchall()
+    ((unfolded,),) = observer.execute(f"SELECT count(*) FROM {schema}.packhorse_delta").fetchall()
     assert isinstance(unfolded, int)
     assert unfolded < FOLD_AFTER
     assert tallies(storage) == recount(storage)
     storage.roll_up()
-    assert bystander.execute(f"SELECT count(*) FROM {schema}.packhorse_delta").fetchall() == [(0,)]
+    assert observer.execute(f"SELECT count(*) FROM {schema}.packhorse_delta").fetchall() == [(0,)]
     assert tallies(storage) == recount(storage)
     assert storage.totals()["completed"] == FOLD_AFTER // 2
 
 
 @pytest.mark.parametrize("has_failed", [False, True], ids=["completed", "failed"])
 def test_what_batches_of_many_tasks_have_counted_is_folded(
-    storage: Postgres, schema: str, bystander: Bystander, has_failed: bool
+    storage: Postgres, schema: str, observer: Observer, has_failed: bool
 ) -> None:
     failure = Failure("ValueError", "broke")
     join(storage)
@@ -252,7 +252,7 @@ def test_what_batches_of_many_tasks_have_counted_is_folded(
         storage.start([job.token for job in jobs])
         storage.finish([Failed(job.token, failure) if has_failed else Completed(job.token) for job in jobs])
 
-    ((unfolded,),) = bystander.execute(f"SELECT count(*) FROM {schema}.packhorse_delta").fetchall()
+    ((unfolded,),) = observer.execute(f"SELECT count(*) FROM {schema}.packhorse_delta").fetchall()
     assert isinstance(unfolded, int)
     assert unfolded < FOLD_AFTER
     assert tallies(storage) == recount(storage)
@@ -267,7 +267,7 @@ def test_who_finds_no_job_in_many_queues_folds_nothing(storage: Postgres) -> Non
     assert "fold" not in [each.name for each in storage.health().operations]
 
 
-def test_behind_pgbouncer_nothing_of_the_session_is_used(storage: Postgres, url: str, bystander: Bystander) -> None:
+def test_behind_pgbouncer_nothing_of_the_session_is_used(storage: Postgres, url: str, observer: Observer) -> None:
     pooled = Postgres.from_url(f"{url}&pgbouncer=1&connections=1")
     join(pooled)
     for _ in range(10):
@@ -284,9 +284,9 @@ def test_behind_pgbouncer_nothing_of_the_session_is_used(storage: Postgres, url:
     pooled.close()
 
 
-def test_a_schema_that_was_dropped_is_told(storage: Postgres, schema: str, bystander: Bystander) -> None:
+def test_a_schema_that_was_dropped_is_told(storage: Postgres, schema: str, observer: Observer) -> None:
     add(storage)
-    bystander.execute(f"DROP SCHEMA {schema} CASCADE")
+    observer.execute(f"DROP SCHEMA {schema} CASCADE")
 
     with pytest.raises(StorageError):
         storage.tallies()
@@ -321,7 +321,7 @@ def test_jobs_pass_through_a_real_pgbouncer_in_transaction_mode(storage: Postgre
 
 
 def test_whoever_follows_events_misses_none_that_was_committed_late(
-    storage: Postgres, schema: str, bystander: Bystander
+    storage: Postgres, schema: str, observer: Observer
 ) -> None:
     first = add(storage, "first")
     (added,) = history(storage, first.id)
@@ -345,8 +345,8 @@ def test_an_old_event_does_not_wait_for_a_transaction_that_nobody_ends(storage: 
     put = f"INSERT INTO {schema}.packhorse_event (at, kind, subject, queue) VALUES (1, 'paused', 'queue', 'mail')"
     forgotten.execute(put)
     add(storage)
-    with psycopg.connect(shared_postgres().url) as hand:
-        hand.execute(f"UPDATE {schema}.packhorse_event SET at = at - 11000000")
+    with psycopg.connect(shared_postgres().url) as admin:
+        admin.execute(f"UPDATE {schema}.packhorse_event SET at = at - 11000000")
 
     assert len(storage.events(EventFilter(after=0))) == 2
     forgotten.close()
@@ -360,8 +360,8 @@ def test_a_start_is_as_new_as_its_telling(storage: Postgres, schema: str, *, is_
     last = history(storage, job.id)[-1].id
     with psycopg.connect(shared_postgres().url) as own:
         storage.enqueue_within(own, [new_job("late")])
-        with psycopg.connect(shared_postgres().url) as hand:
-            hand.execute(f"UPDATE {schema}.packhorse_job SET queued_at = queued_at - 60000000")
+        with psycopg.connect(shared_postgres().url) as admin:
+            admin.execute(f"UPDATE {schema}.packhorse_job SET queued_at = queued_at - 60000000")
         if is_over:
             storage.finish([Completed(taken.token, ran=30 * SECOND)])
         else:
@@ -381,8 +381,8 @@ def test_whoever_follows_events_is_shown_none_behind_one_that_is_not_shown_yet(s
         storage.enqueue_within(own, [new_job("late")])
         add(storage, "second")
         add(storage, "third")
-        with psycopg.connect(shared_postgres().url) as hand:  # as if written by a clock that runs behind
-            hand.execute(f"UPDATE {schema}.packhorse_event SET at = at - 11000000 WHERE job_id = 'third'")
+        with psycopg.connect(shared_postgres().url) as admin:  # as if written by a clock that runs behind
+            admin.execute(f"UPDATE {schema}.packhorse_event SET at = at - 11000000 WHERE job_id = 'third'")
 
         assert storage.events(EventFilter(after=added.id)) == []
         own.commit()
@@ -434,22 +434,22 @@ REPEATABLE_READ = "options=-c%20default_transaction_isolation%3Drepeatable%5C%20
 
 @pytest.mark.parametrize("extra", ["", "&pgbouncer=1"])
 def test_whoever_waited_for_a_lock_sees_what_its_holder_wrote_whatever_the_servers_default_is(
-    url: str, bystander: Bystander, extra: str
+    url: str, observer: Observer, extra: str
 ) -> None:
     storage = Postgres.from_url(f"{url}&{REPEATABLE_READ}{extra}")
     storage.enqueue([new_job()])
     mark = Move("copy", Stage.CLOSING, "redis://elsewhere", 1)
-    bystander.execute("BEGIN")
-    bystander.execute(storage._sql["stop_writing"])
-    bystander.execute(f"LOCK TABLE {storage.options.schema}.packhorse_job IN SHARE ROW EXCLUSIVE MODE")
+    observer.execute("BEGIN")
+    observer.execute(storage._sql["stop_writing"])
+    observer.execute(f"LOCK TABLE {storage.options.schema}.packhorse_job IN SHARE ROW EXCLUSIVE MODE")
     put = f"INSERT INTO {storage.options.schema}.packhorse_meta (key, value) VALUES ('move', %s)"
-    bystander.execute(put, [encode(mark)])
+    observer.execute(put, [encode(mark)])
 
     with ThreadPoolExecutor() as threads:
         calls = [threads.submit(storage.enqueue, [new]) for new in (new_job(), new_job(unique=unique()))]
         waiting = "SELECT 1 FROM pg_locks WHERE NOT granted"
-        until(lambda: bystander.execute(waiting).rowcount == len(calls), "both wait")
-        bystander.execute("COMMIT")
+        until(lambda: observer.execute(waiting).rowcount == len(calls), "both wait")
+        observer.execute("COMMIT")
 
     assert [type(call.exception()) for call in calls] == [StorageClosed, StorageClosed]
     assert len(find_all(storage)) == 1
@@ -472,19 +472,19 @@ def test_behind_pgbouncer_every_statement_brings_its_settings_and_leaves_none(ur
 
 
 def test_behind_pgbouncer_a_statement_does_not_wait_for_ever_either(
-    url: str, bystander: Bystander, monkeypatch: pytest.MonkeyPatch
+    url: str, observer: Observer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quick = ("BEGIN", "SELECT set_config('lock_timeout', '50ms', true)")
     monkeypatch.setattr("packhorse.storage.postgres.database._POOLED", quick)
     monkeypatch.setattr("packhorse.storage.postgres.database.TRIES", 2)
     pooled = Postgres.from_url(f"{url}&pgbouncer=1")
     pooled.enqueue([new_job()])
-    bystander.execute("BEGIN")
-    bystander.execute(f"LOCK TABLE {pooled.options.schema}.packhorse_job")
+    observer.execute("BEGIN")
+    observer.execute(f"LOCK TABLE {pooled.options.schema}.packhorse_job")
 
     with pytest.raises(StorageUnavailable, match="held up"):
         pooled.enqueue([new_job()])
-    bystander.execute("ROLLBACK")
+    observer.execute("ROLLBACK")
 
     assert pooled.enqueue([new_job()])[0].placement is Placement.ADDED
     pooled.close()
@@ -539,10 +539,10 @@ def test_arguments_may_be_written_in_several_lines(storage: Postgres) -> None:
 
 
 @pytest.fixture
-def odd_role(bystander: Bystander) -> Iterator[str]:
+def odd_role(observer: Observer) -> Iterator[str]:
     """Its sessions begin otherwise than others."""
     role = f"odd_{os.getpid()}"
-    bystander.execute(f"CREATE ROLE {role} LOGIN SUPERUSER".encode())
+    observer.execute(f"CREATE ROLE {role} LOGIN SUPERUSER".encode())
     odd = {
         "client_encoding": "'LATIN1'",
         "standard_conforming_strings": "off",
@@ -550,9 +550,9 @@ def odd_role(bystander: Bystander) -> Iterator[str]:
         "search_path": "''",
     }
     for name, value in odd.items():
-        bystander.execute(f"ALTER ROLE {role} SET {name} = {value}".encode())
+        observer.execute(f"ALTER ROLE {role} SET {name} = {value}".encode())
     yield role
-    bystander.execute(f"DROP ROLE {role}".encode())
+    observer.execute(f"DROP ROLE {role}".encode())
 
 
 @pytest.mark.parametrize("way", ["", "&pgbouncer=1"])

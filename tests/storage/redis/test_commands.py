@@ -11,7 +11,7 @@ import pytest
 from packhorse.conformance.builders import new_jobs
 from packhorse.storage.contract import BATCH
 from packhorse.storage.redis import Redis
-from packhorse.storage.redis.scripts import load_scripts
+from packhorse.storage.redis.server import load_scripts
 from tests.redis_server import RedisServer
 from tests.storage.redis.monitor import Command, recorded
 from tests.storage.redis.tour import take_tour

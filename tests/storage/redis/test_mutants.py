@@ -24,7 +24,7 @@ from packhorse.core.job import Job, UniqueLock
 from packhorse.core.outcome import Failed
 from packhorse.core.transitions import Transition
 from packhorse.storage.redis import server, storage, transaction, write_set
-from packhorse.storage.redis.scripts import Script
+from packhorse.storage.redis.server import Script
 from packhorse.storage.redis.transaction import Transaction
 from tests.storage.choices import Ending, Wish
 from tests.storage.machine import Machine, Move, does
@@ -66,7 +66,7 @@ def in_lua(monkeypatch: pytest.MonkeyPatch, piece: str, bug: str) -> None:
     """In every script that has this piece, be it its own or from one of its parts."""
     found = False
     for with_flags in (False, True):
-        scripts = server._scripts(with_flags)
+        scripts = server.load_scripts(with_flags=with_flags)
         for name, script in scripts.items():
             if piece.encode() in script.text:
                 found = True

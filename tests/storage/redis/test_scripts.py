@@ -8,7 +8,7 @@ from importlib import resources
 
 import pytest
 
-from packhorse.storage.redis.scripts import load_scripts
+from packhorse.storage.redis.server import load_scripts
 
 LUA = resources.files("packhorse.storage.redis").joinpath("lua")
 FILES = sorted(one.name for one in LUA.iterdir() if one.name.endswith(".lua"))

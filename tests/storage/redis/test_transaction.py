@@ -15,7 +15,7 @@ from packhorse.storage.engine.history import record_about
 from packhorse.storage.records import ClientInfo, EventFilter, WorkerInfo
 from packhorse.storage.redis import Redis
 from packhorse.storage.redis.rows import entries_of
-from packhorse.storage.redis.scripts import load_scripts
+from packhorse.storage.redis.server import load_scripts
 from packhorse.storage.redis.transaction import Transaction
 
 Meddling = Callable[[Redis], object]

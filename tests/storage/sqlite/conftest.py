@@ -13,7 +13,7 @@ from packhorse.storage.sqlite import SQLite
 
 @pytest.fixture(autouse=True)
 def tmp_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """In place of pytest's own, whose path is too long for sockets. Sleepers that find no room beside their file lie
+    """In place of pytest's own, whose path is too long for sockets. Waiters that find no room beside their file are
     in it too, so nothing is left behind."""
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)

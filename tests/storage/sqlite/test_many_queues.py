@@ -1,4 +1,4 @@
-"""Jobs of many queues in one call: their events share packs, and nobody is passed over."""
+"""Jobs of many queues in one call: their events share batches, and nobody is passed over."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def test_jobs_of_many_queues_share_the_packs_of_their_events(storage: SQLite, pa
     storage.finish([Completed(job.token) for job in jobs])
 
     connection = sqlite3.connect(path)
-    packs = connection.execute("SELECT kind, queue, span FROM packhorse_event WHERE jobs IS NOT NULL").fetchall()
+    batches = connection.execute("SELECT kind, queue, span FROM packhorse_event WHERE jobs IS NOT NULL").fetchall()
     connection.close()
     numbers: Counter[str] = Counter()
-    for kind, queue, span in packs:
+    for kind, queue, span in batches:
         assert queue is None
         numbers[kind] += span + 1
     assert numbers == {"added": 100, "reserved": 100, "started": 100, "completed": 100}

@@ -1,4 +1,4 @@
-"""The notifier: one ring wakes one waiter; what the dead left behind is swept away; without sockets it polls."""
+"""The notifier: one notification wakes one waiter, names of dead processes are removed, without sockets it polls."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def finish_all(*waiters: Waiter) -> None:
         assert not waiter.is_alive(), "still asleep"
 
 
-# --- ringing --------------------------------------------------------------------------------------------------------
+# --- notifying -----------------------------------------------------------------------------------------------------
 
 
 def test_one_notification_wakes_one_waiter_and_the_next_notification_the_next(
@@ -152,7 +152,7 @@ def test_a_waiter_is_found_however_long_the_directory_has_not_changed(notifier: 
     assert (first.woken, second.woken) == (True, True)
 
 
-def test_nobody_asleep_is_nothing_to_notification_for(sender: Notifier) -> None:
+def test_no_waiter_is_nothing_to_notify(sender: Notifier) -> None:
     sender.notify()
     sender.directory.mkdir()
     sender.notify()
@@ -171,7 +171,7 @@ def test_no_time_to_sleep_is_no_sleep(timeout: float, notifier: Notifier) -> Non
 
 
 def test_a_waiter_whose_box_is_full_counts_as_notified(notifier: Notifier, sender: Notifier) -> None:
-    """A worker that is stopped in the middle, and has been rung so often that no more letters fit."""
+    """A worker that is stopped in the middle, and has been notified so often that its buffer is full."""
     notifier.directory.mkdir(mode=0o700)
     box = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     box.bind(str(notifier.directory / "busy"))
@@ -191,7 +191,7 @@ def fill(box: Path) -> None:
         raise AssertionError("the box does not get full")
 
 
-def test_a_notifier_that_cannot_notification_does_not_harm_the_enqueueing(
+def test_a_notifier_that_cannot_notify_does_not_harm_the_enqueueing(
     storage: SQLite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(storage, "before")
@@ -217,7 +217,7 @@ def leave_dead_name(notifier: Notifier, name: str) -> None:
     dead.close()
 
 
-def test_names_of_the_dead_are_swept_away_and_the_living_is_woken(notifier: Notifier, sender: Notifier) -> None:
+def test_names_of_dead_processes_are_removed_and_a_living_waiter_is_woken(notifier: Notifier, sender: Notifier) -> None:
     """Whatever the order in which the directory is read: the living one is somewhere among them."""
     for number in range(10):
         leave_dead_name(notifier, f"dead-before-{number}")
@@ -235,7 +235,7 @@ def test_names_of_the_dead_are_swept_away_and_the_living_is_woken(notifier: Noti
 
 def test_a_killed_waiter_is_skipped(storage: SQLite, path: Path) -> None:
     join(storage)
-    killed = program("tests.storage.sqlite.sleeping", path, 1)
+    killed = program("tests.storage.sqlite.waiting_worker", path, 1)
     with running(killed):
         until(lambda: names(storage._notifier), "the other process sleeps")
         (name,) = names(storage._notifier)
@@ -256,19 +256,20 @@ def test_a_killed_waiter_is_skipped(storage: SQLite, path: Path) -> None:
     neighbour.close()
 
 
-# --- not missing a ring ---------------------------------------------------------------------------------------------
+# --- missing no notification
+# ---------------------------------------------------------------------------------------------
 
 
-def test_a_change_since_the_last_look_lets_nobody_wait(notifier: Notifier, file: File) -> None:
+def test_a_change_since_the_last_look_ends_the_wait(notifier: Notifier, file: File) -> None:
     file.version += 1
 
     assert notifier.wait(LONG) is True
 
 
-def test_a_job_that_comes_between_reserving_and_lying_down_is_not_slept_through(storage: SQLite, path: Path) -> None:
+def test_a_job_that_comes_between_reserving_and_waiting_is_not_missed(storage: SQLite, path: Path) -> None:
     neighbour = SQLite(path)
     assert storage.reserve(join(storage), {"mail": 1}, 1) == []
-    neighbour.enqueue([new_job("in-between")])  # nobody sleeps: nobody is rung
+    neighbour.enqueue([new_job("in-between")])  # nobody waits, so nobody is notified
 
     began_at = time.monotonic()
     assert storage.wait(LONG) is True
@@ -278,8 +279,8 @@ def test_a_job_that_comes_between_reserving_and_lying_down_is_not_slept_through(
     neighbour.close()
 
 
-def test_a_notification_between_lying_down_and_closing_the_eyes_is_heard(path: Path, sender: Notifier) -> None:
-    """The last look at the version comes after the name is there; whoever rings from then on is heard."""
+def test_a_notification_between_opening_the_socket_and_waiting_arrives(path: Path, sender: Notifier) -> None:
+    """The last look at the version comes after the name is there; notifications from then on arrive."""
 
     def look_and_be_notified() -> int:
         sender.notify()
@@ -294,7 +295,7 @@ def test_a_notification_between_lying_down_and_closing_the_eyes_is_heard(path: P
     assert time.monotonic() - began_at < LONG / 2
 
 
-def test_nothing_new_lets_a_worker_sleep(storage: SQLite) -> None:
+def test_nothing_new_lets_a_worker_wait(storage: SQLite) -> None:
     """Its own empty-handed reserving is no change that would wake it."""
     join(storage)
     assert storage.reserve("ann", {"mail": 1}, 1) == []
@@ -339,7 +340,7 @@ def test_an_interrupt_is_heard_by_one_who_waits_while_it_goes_round(
     assert [waiter.woken for waiter in waiters] == [True, True]
 
 
-def test_an_interrupt_just_before_lying_down_is_not_lost(notifier: Notifier) -> None:
+def test_an_interrupt_just_before_waiting_is_not_lost(notifier: Notifier) -> None:
     notifier.interrupt()
 
     assert notifier.wait(LONG) is True
@@ -374,7 +375,7 @@ def test_enqueueing_in_one_process_wakes_another_at_once(
 ) -> None:
     rounds = 15
     join(storage)
-    worker = program("tests.storage.sqlite.sleeping", path, rounds)
+    worker = program("tests.storage.sqlite.waiting_worker", path, rounds)
     delays = []
     with running(worker):
         assert worker.stdout is not None
@@ -389,7 +390,7 @@ def test_enqueueing_in_one_process_wakes_another_at_once(
 
     with capsys.disabled():
         print(f" [enqueue → awake: median {statistics.median(delays):.1f} ms, longest {max(delays):.1f} ms] ", end="")
-    assert sorted(delays)[rounds // 4] < 5_000  # whom nobody rings sleeps four times as long, however slow the machine
+    assert sorted(delays)[rounds // 4] < 5_000  # a timeout would take four times as long
 
 
 # --- where there are no sockets -------------------------------------------------------------------------------------
@@ -426,7 +427,7 @@ def test_without_sockets_an_interrupt_is_heard(deaf: Notifier) -> None:
     assert waiter.woken is True
 
 
-def test_without_sockets_ringing_is_harmless(deaf: Notifier) -> None:
+def test_without_sockets_notifying_is_harmless(deaf: Notifier) -> None:
     deaf.notify()
 
 
@@ -463,7 +464,7 @@ def test_when_no_more_files_may_be_opened_a_waiter_polls(notifier: Notifier, fil
         assert child.receive() is True
 
 
-def test_a_process_with_very_many_open_files_can_sleep(notifier: Notifier) -> None:
+def test_a_process_with_very_many_open_files_can_wait(notifier: Notifier) -> None:
     """In a child, for the limit's sake."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and most < 2_000:
@@ -482,14 +483,14 @@ def test_a_process_with_very_many_open_files_can_sleep(notifier: Notifier) -> No
 # --- its place ------------------------------------------------------------------------------------------------------
 
 
-def test_waiters_lie_in_a_directory_beside_the_file_that_is_its_owners_alone(notifier: Notifier, path: Path) -> None:
+def test_waiters_are_in_a_directory_beside_the_file_that_is_its_owners_alone(notifier: Notifier, path: Path) -> None:
     notifier.wait(0)
 
     assert notifier.directory == path.with_name("jobs.db-wake")
     assert stat.S_IMODE(notifier.directory.stat().st_mode) == 0o700
 
 
-def test_where_the_path_is_too_long_for_a_socket_they_lie_in_the_temporary_directory(
+def test_where_the_path_is_too_long_for_a_socket_they_are_in_the_temporary_directory(
     tmp_path: Path, file: File
 ) -> None:
     path = tmp_path / ("x" * 100) / "jobs.db"
@@ -502,7 +503,7 @@ def test_where_the_path_is_too_long_for_a_socket_they_lie_in_the_temporary_direc
 
 
 @pytest.mark.parametrize("trap", ["a link", "writable by others", "of another user"])
-def test_a_directory_that_is_not_its_owners_alone_is_not_slept_in(
+def test_a_directory_that_is_not_its_owners_alone_is_not_used(
     trap: str, tmp_path: Path, file: File, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -164,17 +164,17 @@ def test_a_file_may_have_any_name(named: SQLite) -> None:
 
 
 def test_the_notifier_notifies_whatever_the_files_name_is(named: SQLite) -> None:
-    """Also where the path is too long for a socket: then the sleepers lie in the temporary directory."""
+    """Also where the path is too long for a socket: then the sockets are in the temporary directory."""
     neighbour = SQLite(named.path)
     named.reserve(join(named), {"mail": 1}, 1)
     woken: list[bool] = []
-    sleeper = threading.Thread(target=lambda: woken.append(named.wait(PATIENCE)), daemon=True)
-    sleeper.start()
+    waiter = threading.Thread(target=lambda: woken.append(named.wait(PATIENCE)), daemon=True)
+    waiter.start()
     until(lambda: named._notifier.directory.exists() and any(named._notifier.directory.iterdir()), "it sleeps")
 
     neighbour.enqueue([new_job()])
 
-    sleeper.join(PATIENCE)
+    waiter.join(PATIENCE)
     assert woken == [True]
     neighbour.close()
 

@@ -47,20 +47,6 @@ SET state = 'reserved', owner = $1, fence = fence + 1, updated_at = $2,
     expire_at = CASE WHEN expire_at IS NULL THEN NULL ELSE first_queued_at + total_timeout END
 WHERE seq IN ($3*)
 
--- name: held_by_ids
-SELECT id, seq, queue, task, state, owner, fence, last_owner, queued_at, started_at
-FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_id) WHERE id IN ($1*) ORDER BY id FOR UPDATE
-
--- name: start_jobs
-UPDATE {schema}.packhorse_job FORCE INDEX (PRIMARY)
-SET state = 'running', attempts = attempts + 1, started_at = $2, updated_at = $1 WHERE seq IN ($3*)
-
--- name: complete_job
-UPDATE {schema}.packhorse_job
-SET state = 'completed', owner = NULL, last_owner = $1, started_at = $2, ran_until = $3, finished_at = $4,
-    updated_at = $4, attempts = attempts + $5, result = $6, reason = NULL, error = NULL, cause = NULL, expire_at = NULL
-WHERE seq = $7
-
 -- name: complete_dealt
 -- Jobs that are held for the first time, in one statement: $3, $4 and $5 say when each started, until when it ran, and its
 -- result.

@@ -238,10 +238,6 @@ counted AS (
 )
 SELECT id, (SELECT count(*) FROM counted) FROM held
 
--- name: hands_of
-SELECT id, seq, queue, task, state, owner, fence, last_owner, queued_at, started_at
-FROM {schema}.packhorse_job WHERE id = ANY (ARRAY(SELECT json_array_elements_text($1::json)))
-
 -- name: worker_exists
 SELECT 1 FROM {schema}.packhorse_worker WHERE id = $1
 

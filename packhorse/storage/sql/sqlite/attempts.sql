@@ -111,19 +111,6 @@ SELECT head.queue, min(CASE WHEN head.is_oldest THEN head.queued_at ELSE (
 ) END)
 FROM head GROUP BY head.queue
 
--- name: held_by_ids
-SELECT id, seq, queue, task, state, owner, fence, last_owner, queued_at, started_at
-FROM packhorse_job WHERE id IN (SELECT value FROM json_each(?))
-
--- name: start_job
-UPDATE packhorse_job SET state = 'running', attempts = attempts + 1, started_at = ?, updated_at = ? WHERE seq = ?
-
--- name: complete_job
-UPDATE packhorse_job
-SET state = 'completed', owner = NULL, last_owner = ?, started_at = ?, ran_until = ?, finished_at = ?, updated_at = ?,
-    attempts = attempts + ?, result = ?, reason = NULL, error = NULL, cause = NULL, expire_at = NULL
-WHERE seq = ?
-
 -- name: complete_together
 -- Jobs with consecutive numbers: ?6, ?7 and ?8 say how long ago each started, and ran until, and its result. ?9 is a result
 -- that all have. One statement for all, for the same reason. The plus keeps SQLite from using the index by owner.

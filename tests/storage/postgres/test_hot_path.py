@@ -41,8 +41,10 @@ def test_jobs_of_the_first_round_are_kept_when_the_second_must_see_to_time_first
 
     def make_due(call: int) -> None:
         if call == 3:  # the second round looks for lines
-            with psycopg.connect(contested._db.address) as hand:
-                hand.execute(f"UPDATE {contested.options.schema}.packhorse_job SET due_at = 1 WHERE due_at IS NOT NULL")
+            with psycopg.connect(contested._db.address) as admin:
+                admin.execute(
+                    f"UPDATE {contested.options.schema}.packhorse_job SET due_at = 1 WHERE due_at IS NOT NULL"
+                )
 
     _interfere(monkeypatch, make_due)
 

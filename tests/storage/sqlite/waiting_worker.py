@@ -1,4 +1,4 @@
-"""A worker that sleeps beside the notifier, and says of each job when it woke up for it.
+"""A worker that waits for jobs, and reports when it woke up for each.
 
 Run by `test_notifier.py`; the arguments are the file and how many jobs to wait for.
 """
@@ -14,9 +14,9 @@ from packhorse.storage.sqlite import SQLite
 
 def main(path: str, rounds: int) -> None:
     storage = SQLite(path)
-    storage.join(WorkerInfo(id="sleeper"))
+    storage.join(WorkerInfo(id="waiter"))
     for _ in range(rounds):
-        while not (jobs := storage.reserve("sleeper", {"mail": 1}, 1)):
+        while not (jobs := storage.reserve("waiter", {"mail": 1}, 1)):
             storage.wait(20)
         print(jobs[0].id, time.monotonic(), flush=True)  # one clock for all processes
 
