@@ -156,7 +156,7 @@ def list_busy_slots(call: Call, query: PartQuery) -> BusyList:
 
 @post("/workers/{id}/quiet")
 def quiet_worker(call: Call, id: str) -> Ordered:
-    """Have a worker or a foreman with all its workers, start no more jobs; running ones continue. Restarting undoes it."""
+    """Have a worker, or a foreman with its workers, start no more jobs; running ones continue. Restarting undoes it."""
     call.actions.order(id, ForemanOrder(ForemanAction.QUIET))
     return Ordered(id)
 
