@@ -258,12 +258,12 @@ class Cache:
         """The workers that have ended lately."""
         return self._shared("departures", lambda: exited_workers(self._storage), _FRESH_TURNS)
 
-    def computed(self, name: Hashable, source: object, reckon: Callable[[], T]) -> T:
-        """What comes of something that was read, which is `source`: reckoned anew once that was read anew."""
+    def computed(self, name: Hashable, source: object, compute: Callable[[], T]) -> T:
+        """Return a value computed from `source`; compute it again once the source was read again."""
         with self._lock:
             known = self._computed.get(name)
         if known is None or known[0] is not source:
-            known = (source, reckon())
+            known = (source, compute())
             with self._lock:
                 if len(self._computed) > _MOST_KNOWN:
                     self._computed.clear()
@@ -314,5 +314,7 @@ class Cache:
             if until <= self._now() or place < many:
                 del self._known[name]
                 lock = self._locks.get(name)
-                if lock is not None and not lock.locked():  # else somebody reads it anew, and others wait for that one
+                if (
+                    lock is not None and not lock.locked()
+                ):  # else another thread reads it again, and others wait for that
                     del self._locks[name]

@@ -122,7 +122,7 @@ _OTHER_DEEDS = (Subject.QUEUE, Subject.SCHEDULE, Subject.FAILURE)
 
 
 class EventSlice(list[Event]):
-    """Events. `last` is where a look forward goes on, `before` where a look back does: None at the beginning."""
+    """Events. `last` is where to continue forward, `before` where to continue back: None at the beginning."""
 
     last: int = 0
     before: int | None = None

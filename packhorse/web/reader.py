@@ -51,7 +51,7 @@ _COUNTED_DEARLY = 2_000  # if arguments or errors have to be read
 _PATIENCE = 0.08  # seconds of looking through ids
 _LOOKING = 0.03  # seconds of looking for jobs that no index leads to
 _COUNTING = 0.03  # seconds of counting, of all causes what is left, or what fits in each state
-_COUNTING_ON = 1.0  # seconds of counting exactly, before whoever asked is told how far it is
+_COUNTING_ON = 1.0  # seconds of counting exactly, before the caller learns how far it is
 _LEFT = (RETRYING, DEAD)
 _MOST_LEFT = 1_000
 _FEW_LEFT = 200  # jobs of all causes in a state that are read rather than counted cause by cause
@@ -417,10 +417,10 @@ class Reader:
             if self._operator.sees(point.queue) and queue in (None, point.queue) and task in (None, point.task)
         ]
 
-    def computed(self, name: Hashable, span: Span, reckon: Callable[[list[Point]], T]) -> T:
+    def computed(self, name: Hashable, span: Span, compute: Callable[[list[Point]], T]) -> T:
         """What comes of the points of this span; all whom the same queues concern share it."""
         key = (name, span, self._operator.queues)
-        return self._cache.computed(key, self._cache.series(span), lambda: reckon(self.series(span)))
+        return self._cache.computed(key, self._cache.series(span), lambda: compute(self.series(span)))
 
     def began_at(self) -> int | None:
         """When the first job came to this storage, as finely as its points tell; None: before all that is kept."""
@@ -440,5 +440,5 @@ class Reader:
         return self._cache.computed(("first", span), points, lambda: min((point.at for point in points), default=None))
 
     def totals(self) -> dict[str, int] | None:
-        """What was counted since ever. None if only some queues concern them: it is counted of all together."""
+        """All-time counts; None for an operator of some queues, because they are counted for all together."""
         return None if self._operator.queues else self._cache.totals()

@@ -132,7 +132,7 @@ def _in_thread(inner: Chain) -> Callable[[JobContext], Awaitable[Any]]:
 
 
 def _on_loop(inner: Callable[[JobContext], Awaitable[Any]], loop: Loop | None) -> Chain:
-    """An async inner part below plain middleware. It is cancelled when the job is told to stop, as any async task."""
+    """An async inner part below plain middleware. It is cancelled when the job should stop, as any async task."""
 
     async def call(job: JobContext, tasks: list[asyncio.Task[Any] | None]) -> tuple[Any, BaseException | None]:
         tasks.append(asyncio.current_task())

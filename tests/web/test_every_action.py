@@ -325,7 +325,7 @@ def ask_and_filter(hand: Hand, yard: Yard) -> None:
     hand.visit("Audit")
     hand.page.get_by_label("Who").fill("nobody in particular")
     hand.follow(hand.page.get_by_role("button", name="Show"))
-    expect(hand.page.locator("main")).to_contain_text("has done nothing")
+    expect(hand.page.locator("main")).to_contain_text("has changed no job")
     hand.follow(hand.page.get_by_role("link", name="Everybody"))
     expect(hand.page.locator("main")).to_contain_text("retried")
 

@@ -162,7 +162,7 @@ class QueueBody(msgspec.Struct, forbid_unknown_fields=True):
 class BulkBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What to do to which jobs: those in `ids`, or all that fit `filter`, as far as they have not changed since
     `seen_at`, the moment at which the list was seen; of those that fit, that is now unless it is said. One answer
-    covers what can be done in two seconds; `cursor` goes on. `new` is of set_queue: the queue need not be known yet."""
+    covers what can be done in two seconds; `cursor` continues. `new` is of set_queue: the queue may be new."""
 
     action: Literal["abort", "force_start", "retry", "set_priority", "set_queue", "delete"]
     filter: str | None = None

@@ -27,7 +27,7 @@ class PauseBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class PurgeBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Jobs that changed after `seen_at`, usually now, are left alone; `cursor` goes on."""
+    """Jobs that changed after `seen_at`, usually now, are skipped; `cursor` continues."""
 
     seen_at: str | None = None
     cursor: str | None = None
@@ -68,7 +68,7 @@ def resume_queue(call: Call, name: str) -> Changed:
 
 @post("/queues/{name}/purge", role=Role.ADMIN)
 def purge_queue(call: Call, name: str, body: PurgeBody) -> BulkAnswer:
-    """Delete the jobs that wait in this queue: those queued, scheduled or retrying. What runs goes on. One answer
+    """Delete the jobs that wait in this queue: those queued, scheduled or retrying. Running jobs continue. One answer
     covers what can be done in two seconds; `next` is the cursor for the rest."""
     seen_at = from_datetime(moment_of(body.seen_at)) if body.seen_at else call.reader.now()
     done = call.actions.purge(name, seen_at, body.cursor)

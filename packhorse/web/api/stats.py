@@ -43,7 +43,7 @@ def totals_for(reader: Reader) -> Totals:
 
 @get("/totals")
 def get_totals(call: Call) -> Totals:
-    """How everything stands: jobs by state, processed and failed since ever and today, queues, workers and slots."""
+    """How everything stands: jobs by state, processed and failed in all and today, queues, workers and slots."""
     return totals_for(call.reader)
 
 

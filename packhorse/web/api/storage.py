@@ -110,7 +110,7 @@ def back_up_storage(call: Call) -> BackupFields:
 
 @post("/storage/compact", role=Role.ADMIN)
 def compact_storage(call: Call) -> CompactedFields:
-    """Write a SQLite storage anew without the space of what was removed, which new jobs would else use. Who writes
+    """Rewrite a SQLite storage without its unused space, which new jobs would use otherwise. A program that writes
     meanwhile waits: seconds for a GiB. It needs as much free space as the file has."""
     return CompactedFields(*call.actions.compact())
 

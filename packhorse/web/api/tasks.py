@@ -1,4 +1,4 @@
-"""Tasks: every name that was ever enqueued or announced, and how its jobs went of late."""
+"""Tasks: every name that was ever enqueued or announced, and how its jobs went lately."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def list_busy_slots(call: Call, query: PartQuery) -> BusyList:
 
 @post("/workers/{id}/quiet")
 def quiet_worker(call: Call, id: str) -> Ordered:
-    """Have a worker, or a foreman with all of its crew, take no more jobs; what runs goes on. Restarting undoes it."""
+    """Have a worker, or a foreman with its workers, start no more jobs; running ones continue. Restarting undoes it."""
     call.actions.order(id, ForemanOrder(ForemanAction.QUIET))
     return Ordered(id)
 
@@ -211,7 +211,7 @@ class SubscriberList(msgspec.Struct):
 
 @get("/clients")
 def list_clients(call: Call) -> ClientList:
-    """Every client that has shown a sign of life of late."""
+    """Every client that was seen lately."""
     if call.operator.queues:
         raise NotAllowed("clients are not shown to tokens of some queues only")
     return ClientList([client_fields(client) for client in call.web.cache.clients()])

@@ -1,6 +1,6 @@
 """Static files: the style sheet and the scripts, from a table that is made once. Nothing else can be asked for.
 
-Their address holds a digest of them all, so a browser may keep them for ever.
+Their address holds a digest of them all, so a browser may keep them for good.
 """
 
 from __future__ import annotations

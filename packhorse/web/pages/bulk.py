@@ -101,7 +101,7 @@ def _do_to_fitting(call: Call, request: PageRequest, action: JobAction) -> PageR
 def going(
     action: JobAction, words: str, seen_at: int, done: tuple[int, int], expected: str, cursor: str, back: str
 ) -> PageResponse:
-    """The page from which it goes on; `done` is how many were changed and left alone."""
+    """The page that continues the action; `done` is how many were changed and skipped."""
     context = {
         **_told(action),
         "filter_text": words,

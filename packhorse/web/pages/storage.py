@@ -71,6 +71,6 @@ def back_up(call: Call, request: PageRequest) -> Redirect:
 
 @form_action("/storage/compact", Role.ADMIN)
 def compact(call: Call, request: PageRequest) -> Redirect:
-    """The file anew, without what was removed."""
+    """Rewrite the file without its unused space."""
     before, after = call.actions.compact()
     return Redirect(address("/storage", said="compacted", changed=before, skipped=after))

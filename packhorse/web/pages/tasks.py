@@ -42,7 +42,7 @@ def tasks(call: Call, request: PageRequest) -> PageResponse:
 
 @page("/tasks/{name}", "tasks")
 def task(call: Call, request: PageRequest, name: str) -> PageResponse:
-    """One task: charts, how long its runs took, the slowest of late."""
+    """One task: charts, how long its runs took, the slowest recent ones."""
     info = next((task for task in call.reader.tasks() if task.name == name), None)
     if info is None:
         raise TaskNotFound(f"no task is called {name[:128]!r}", hint="the page Tasks has them all")

@@ -281,7 +281,7 @@ def _replaces(foreman: WorkerInfo, order: ForemanOrder) -> bool:
 
 
 def _ask_to_replace(call: Call, foreman: WorkerInfo, order: ForemanOrder) -> PageResponse:
-    """Is that meant? What runs for longer begins anew."""
+    """Ask first: jobs that run for longer start again."""
     crew, now = {worker.id for worker in workers_of(foreman, call.reader.workers())}, call.reader.now()
     running = [now - job.started_at for job in call.reader.held() if job.owner in crew and job.started_at is not None]
     context = {

@@ -89,7 +89,7 @@ class Tries:
         self._wrong: dict[str, list[float]] = {}
 
     def check(self, peer: str) -> None:
-        """Raises TooBusy if this peer has tried too often of late."""
+        """Raises TooBusy if this peer has tried too often lately."""
         if len(self._recent(peer)) >= _TRIES:
             raise TooBusy("too many wrong tokens came from your address", hint="wait a minute, then try again")
 

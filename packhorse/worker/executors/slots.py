@@ -1,7 +1,7 @@
 """Slots: a worker's places for running jobs, by number, shared by all its executors, and the line that waits for them.
 
-No more than `number` jobs run at once, whatever executors they need, and they begin in the order in which they came.
-Each is in the shared status from its beginning until its outcome is stored.
+No more than `number` jobs run at the same time, whatever executors they need, and they begin in the order in which they
+came. Each is in the shared status from its beginning until its outcome is stored.
 """
 
 from __future__ import annotations
