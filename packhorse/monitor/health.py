@@ -1,5 +1,5 @@
-"""Is all well? One list of checks for `check`, `doctor`, `/healthz`, `/readyz` and the banners of the pages, so that
-they agree. A check yields findings: what is wrong, or that all is well.
+"""Is all well? `CHECKS` is the one list: `doctor`, `status`, `check`, the banners of the pages, `/healthz` and
+`/readyz` run the checks in it that are theirs. A check yields findings: what is wrong, or that all is well.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ _MAX_NAMES = 3
 _MAX_TEXT = 120  # characters of text that others wrote
 
 
-class Verdict(StrEnum):
+class Severity(StrEnum):
     OK = "ok"
     NOTE = "note"  # worth knowing; nothing is broken
     BAD = "bad"
 
 
 class Finding(NamedTuple):
-    """What a check found: a summary in a clause, details, and the command or advice that fixes it. `queue` is the one
-    queue that it is about."""
+    """What a check found: a summary in a clause, details, and in `fix` the command or advice that helps. `queue` is the
+    one queue that it is about."""
 
     name: str
-    verdict: Verdict
+    severity: Severity
     summary: str
     detail: str = ""
     fix: str | None = None
@@ -72,7 +72,7 @@ class Finding(NamedTuple):
     @property
     def is_ok(self) -> bool:
         """Is nothing broken?"""
-        return self.verdict is not Verdict.BAD
+        return self.severity is not Severity.BAD
 
     @property
     def sentence(self) -> str:
@@ -80,7 +80,7 @@ class Finding(NamedTuple):
 
 
 class Source(Protocol):
-    """Where the facts come from: a storage, or a view of one that an operator may see."""
+    """Where the facts come from: a storage, or what an operator may see of one."""
 
     def now(self) -> int: ...
     def workers(self) -> list[WorkerInfo]: ...
@@ -107,6 +107,12 @@ class Facts:
         self.lease = lease
         self.max_age = max_age
         self.span = span
+
+    @property
+    def storage(self) -> Storage:
+        """The storage itself, for checks that write or search. The pages have none: each sees what its operator may."""
+        assert isinstance(self._source, Storage)
+        return self._source
 
     @cached_property
     def now(self) -> int:
@@ -173,48 +179,85 @@ def flows_of(points: Iterable[Point], now: int) -> dict[str, RunStats]:
     return stats_by_queue(point for point in points if point.at > now - _FLOW_PERIOD)
 
 
-Check = Callable[[Facts], Iterator[Finding]]
-
-
 # --- the storage ------------------------------------------------------------------------------------------------------
 
 
-def move(facts: Facts) -> Iterator[Finding]:
-    """A storage that moves takes no changes."""
-    if facts.move is not None:
-        why = closed(facts.move)
-        yield Finding("storage", Verdict.BAD, why.what, why.hint or "")
+def check_moved(facts: Facts) -> Iterator[Finding]:
+    if facts.move is not None and facts.move.stage is Stage.MOVED:
+        yield _closed(facts.move)
 
 
-def storage(facts: Facts) -> Iterator[Finding]:
+def check_move(facts: Facts) -> Iterator[Finding]:
+    """A storage that is being moved or filled takes no changes."""
+    if facts.move is not None and facts.move.stage is not Stage.MOVED:
+        yield _closed(facts.move)
+
+
+def _closed(move: Move) -> Finding:
+    reason = closed(move)
+    return Finding("storage", Severity.BAD, reason.what, fix=reason.hint)
+
+
+def check_writable(facts: Facts) -> Iterator[Finding]:
+    """Does the storage answer and take writes?"""
+    try:
+        facts.storage.heartbeat({})  # a write that changes nothing
+        if facts.move is not None:
+            yield _closed(facts.move)
+            return
+        health = facts.health
+    except StorageError as error:
+        yield _unreachable(error)
+        return
+    summary = f"the storage answers in {health.latency / 1000:.1f} ms and takes writes"
+    yield Finding("storage", Severity.OK, summary, "; ".join(health.problems))
+
+
+def check_readable(facts: Facts) -> Iterator[Finding]:
+    """Does the storage answer?"""
+    try:
+        facts.storage.now()
+        facts.storage.totals()
+    except StorageError as error:
+        yield _unreachable(error)
+        return
+    yield Finding("storage", Severity.OK, "the storage answers")
+
+
+def _unreachable(error: StorageError) -> Finding:
+    return Finding("storage", Severity.BAD, error.what, error.why or "")
+
+
+def check_storage(facts: Facts) -> Iterator[Finding]:
+    """The problems that the storage itself reports."""
     known = closed(facts.move).what if facts.move else None
     problems = [problem for problem in facts.health.problems if problem != known]
     for problem in problems:
-        yield Finding("storage", Verdict.NOTE, problem)
-    if not problems and facts.move is None:
-        yield Finding("storage", Verdict.OK, f"the storage answers in {facts.health.latency / 1000:.1f} ms")
+        yield Finding("storage", Severity.NOTE, problem, fix="packhorse storage")
+    if not problems:
+        yield Finding("storage", Severity.OK, f"{facts.health.kind} {facts.health.version} reports no problems")
 
 
 # --- foremen and workers ----------------------------------------------------------------------------------------------
 
 
-def foremen(facts: Facts) -> Iterator[Finding]:
+def check_foremen(facts: Facts) -> Iterator[Finding]:
     """A foreman that is quiet, keeps no workers, or whose workers die at start leaves every job where it is."""
     alive, every = facts.alive(Subject.FOREMAN), [each for each in facts.workers if each.subject is Subject.FOREMAN]
     if not every:
-        yield Finding("foreman", Verdict.BAD, "no foreman is running", fix="packhorse work")
+        yield Finding("foreman", Severity.BAD, "no foreman is running", fix="packhorse work")
         return
     if not alive:
         silence = facts.span(min(facts.now - foreman.beat_at for foreman in every))
-        yield Finding("foreman", Verdict.BAD, f"no foreman has sent a heartbeat for {silence}", fix="packhorse work")
+        yield Finding("foreman", Severity.BAD, f"no foreman has sent a heartbeat for {silence}", fix="packhorse work")
         return
     idle, dying = idle_foremen(alive, facts.now, facts.lease), [each for each in alive if _is_without_workers(each)]
     problems = [idle_text(idle)] if len(idle) == len(alive) else [idle_text([each]) for each in idle]
     problems += [_no_workers_text(foreman) for foreman in dying]
-    verdict = Verdict.BAD if len(idle) + len(dying) >= len(alive) else Verdict.OK
+    severity = Severity.BAD if len(idle) + len(dying) >= len(alive) else Severity.OK
     number = count_text(len(alive), "foreman alive", "foremen alive")
     fix = resume_command(idle) if len(idle) == len(alive) else None
-    yield Finding("foreman", verdict, number, "; ".join(filter(None, problems)) if idle or dying else "", fix)
+    yield Finding("foreman", severity, number, "; ".join(filter(None, problems)) if idle or dying else "", fix)
 
 
 def _is_without_workers(foreman: WorkerInfo) -> bool:
@@ -228,7 +271,7 @@ def _no_workers_text(foreman: WorkerInfo) -> str:
     return f"the foreman {foreman.host}:{foreman.pid} has no worker{f': {problem}' if problem else ''}"
 
 
-def silent_workers(facts: Facts) -> Iterator[Finding]:
+def check_silent_workers(facts: Facts) -> Iterator[Finding]:
     workers = [each for each in facts.workers if each.subject is Subject.WORKER]
     alive = facts.alive(Subject.WORKER)
     silent = [each for each in workers if each not in alive]
@@ -238,9 +281,9 @@ def silent_workers(facts: Facts) -> Iterator[Finding]:
         one = f"{silent[0].host} pid {silent[0].pid}, " if len(silent) == 1 else ""
         since = facts.span(facts.now - max(worker.beat_at for worker in silent))
         summary = f"{count_text(len(silent), 'worker has', 'workers have')} fallen silent"
-        yield Finding("silence", Verdict.BAD, summary, f"{one}for {since}", "look at that machine")
+        yield Finding("silence", Severity.BAD, summary, f"{one}for {since}", "look at that machine")
     else:
-        yield Finding("silence", Verdict.OK, "every worker has sent a heartbeat within its lease")
+        yield Finding("silence", Severity.OK, "every worker has sent a heartbeat within its lease")
 
 
 def _no_worker(facts: Facts, workers: Sequence[WorkerInfo]) -> Iterator[Finding]:
@@ -254,29 +297,29 @@ def _no_worker(facts: Facts, workers: Sequence[WorkerInfo]) -> Iterator[Finding]
             holding = f", holding {count_text(held, 'job')}" if held else ""
             since = facts.span(facts.now - max(worker.beat_at for worker in workers))
             detail = f"{detail}; the last fell silent {since} ago{holding}"
-        yield Finding("silence", Verdict.BAD, "no worker is running", detail, "packhorse work")
+        yield Finding("silence", Severity.BAD, "no worker is running", detail, "packhorse work")
         return
     # A foreman starts workers when there is work, so this is wrong only if it takes long.
     is_late = any(facts.wait(queue) > _LATE for queue in facts.lines)
     if is_late and len(idle_foremen(foremen, facts.now, facts.lease)) < len(foremen):
         problem = next((each.report["problem"] for each in foremen if each.report.get("problem")), None)
         detail = f"{facts.waiting_text}; {problem[:_MAX_TEXT]}" if isinstance(problem, str) else facts.waiting_text
-        yield Finding("silence", Verdict.BAD, "the foreman has no worker", detail)
+        yield Finding("silence", Severity.BAD, "the foreman has no worker", detail, "packhorse workers --gone")
 
 
-def idle(facts: Facts) -> Iterator[Finding]:
+def check_idle(facts: Facts) -> Iterator[Finding]:
     """Foremen that are alive and take no jobs: a problem if no other foreman does."""
     found = [
         each for each in idle_foremen(facts.workers, facts.now, facts.lease) if each.idle is not IdleReason.STOPPING
     ]
     if found and not facts.accepting:
-        yield Finding("crew", Verdict.BAD, "no jobs are taken", idle_text(found), resume_command(found))
+        yield Finding("crew", Severity.BAD, "no jobs are taken", idle_text(found), resume_command(found))
     elif found:
-        yield Finding("crew", Verdict.NOTE, "some workers take no jobs", idle_text(found), resume_command(found))
+        yield Finding("crew", Severity.NOTE, "some workers take no jobs", idle_text(found), resume_command(found))
 
 
-def clocks(facts: Facts) -> Iterator[Finding]:
-    """Jobs are not affected, only the storage's clock counts. Whoever reads logs of several machines is."""
+def check_clocks(facts: Facts) -> Iterator[Finding]:
+    """Jobs use only the clock of the storage, but the logs of several machines are hard to compare."""
     skews = {each.host: each.report.get("skew") for each in facts.alive(Subject.FOREMAN)}
     wrong = {host: SECOND * skew for host, skew in skews.items() if _is_skewed(skew)}
     if wrong:
@@ -284,14 +327,14 @@ def clocks(facts: Facts) -> Iterator[Finding]:
         others = f", and {count_text(len(wrong) - 1, 'other machine')}" if len(wrong) > 1 else ""
         way = "ahead" if skew > 0 else "behind"
         detail = f"the clock of {host[:_MAX_TEXT]} is {facts.span(round(abs(skew)))} {way}{others}"
-        yield Finding("clock", Verdict.NOTE, "clocks differ", detail, "use the same time server on every machine")
+        yield Finding("clock", Severity.NOTE, "clocks differ", detail, "use the same time server on every machine")
 
 
 def _is_skewed(skew: object) -> TypeGuard[float]:
     return isinstance(skew, int | float) and abs(skew) > _MAX_SKEW
 
 
-def versions(facts: Facts) -> Iterator[Finding]:
+def check_versions(facts: Facts) -> Iterator[Finding]:
     """Usual during a deployment, and sometimes forgotten after one."""
     found = Counter(
         str(each.info["version"])[:_MAX_TEXT] for each in facts.alive(Subject.FOREMAN) if "version" in each.info
@@ -299,10 +342,10 @@ def versions(facts: Facts) -> Iterator[Finding]:
     if set(found) - {__version__}:
         run = [f"{count_text(number, 'foreman runs', 'foremen run')} {name}" for name, number in sorted(found.items())]
         detail = f"{', '.join(run[:_MAX_NAMES])}; this is {__version__}"
-        yield Finding("versions", Verdict.NOTE, "versions are mixed", detail, "update every machine")
+        yield Finding("versions", Severity.NOTE, "versions are mixed", detail, "update every machine")
 
 
-def code_versions(facts: Facts) -> Iterator[Finding]:
+def check_code_versions(facts: Facts) -> Iterator[Finding]:
     """Workers run several versions of the user's code for longer than a deployment takes."""
     alive = facts.alive(Subject.WORKER)
     since: dict[str, int] = {}
@@ -317,13 +360,13 @@ def code_versions(facts: Facts) -> Iterator[Finding]:
             for version in newest
         ]
         detail = f"{', '.join(run[:_MAX_NAMES])}{' …' if len(run) > _MAX_NAMES else ''}"
-        yield Finding("code", Verdict.NOTE, "versions of your code are mixed", detail)
+        yield Finding("code", Severity.NOTE, "versions of your code are mixed", detail)
 
 
 # --- queues and schedules ---------------------------------------------------------------------------------------------
 
 
-def served(facts: Facts) -> Iterator[Finding]:
+def check_served(facts: Facts) -> Iterator[Finding]:
     """Jobs in a queue that no worker serves wait for good. A foreman may be about to start a worker that does, so a
     lease is allowed."""
     if not facts.accepting:
@@ -339,16 +382,16 @@ def served(facts: Facts) -> Iterator[Finding]:
         ((line, reason),) = found
         waits = count_text(line.counts.get(QUEUED, 0), "job waits", "jobs wait")
         detail = f"{waits}; its oldest job has waited {facts.span(facts.wait(line))}"
-        yield Finding("served", Verdict.BAD, reason.what, detail, reason.hint, line.name)
+        yield Finding("served", Severity.BAD, reason.what, detail, reason.hint, line.name)
     elif found:
         number, oldest = len(found), facts.span(facts.wait(found[0][0]))
         detail = f"the oldest job has waited {oldest}: {_names([line.name for line, _ in found])}"
-        yield Finding("served", Verdict.BAD, f"no running worker serves {number:,} queues", detail, "packhorse work")
+        yield Finding("served", Severity.BAD, f"no running worker serves {number:,} queues", detail, "packhorse work")
     else:
-        yield Finding("served", Verdict.OK, "workers serve every queue in which jobs wait")
+        yield Finding("served", Severity.OK, "workers serve every queue in which jobs wait")
 
 
-def behind(facts: Facts) -> Iterator[Finding]:
+def check_behind(facts: Facts) -> Iterator[Finding]:
     """Queues that workers serve, and that still receive more than they end."""
     if not facts.accepting:
         return
@@ -368,127 +411,134 @@ def behind(facts: Facts) -> Iterator[Finding]:
         flow = facts.flows[first.name]
         detail = f"{waited}; in ten minutes {flow.added:,} jobs came and {_ended(flow):,} ended"
         summary = f"the queue {first.name} is falling behind"
-        yield Finding("behind", Verdict.BAD, summary, detail, "packhorse scale +2 --all", first.name)
+        yield Finding("behind", Severity.BAD, summary, detail, "packhorse scale +2 --all", first.name)
     else:
         detail = f"{waited}: {_names([line.name for line in found])}"
         summary = f"{len(found):,} queues are falling behind"
-        yield Finding("behind", Verdict.BAD, summary, detail, "packhorse scale +2 --all")
+        yield Finding("behind", Severity.BAD, summary, detail, "packhorse scale +2 --all")
 
 
 def _ended(flow: RunStats) -> int:
     return flow.completed + flow.dead + flow.aborted
 
 
-def oldest(facts: Facts) -> Iterator[Finding]:
+def check_oldest(facts: Facts) -> Iterator[Finding]:
     paused = held_back_text(facts.queues).removeprefix("; ")
     if not facts.lines:
-        yield Finding("oldest", Verdict.OK, "no job waits in line", paused)
+        yield Finding("oldest", Severity.OK, "no job waits in line", paused)
         return
     first = facts.lines[0]
     age = facts.wait(first)
-    verdict = Verdict.OK if age <= facts.max_age else Verdict.BAD
-    limit = "" if verdict is Verdict.OK else f"{facts.span(facts.max_age)} is allowed"
+    severity = Severity.OK if age <= facts.max_age else Severity.BAD
+    limit = "" if severity is Severity.OK else f"{facts.span(facts.max_age)} is allowed"
     summary = f"the oldest waiting job, of {first.name}, has waited {facts.span(age)}"
-    fix = None if verdict is Verdict.OK else "packhorse scale +2 --all"
-    yield Finding("oldest", verdict, summary, "; ".join(filter(None, (limit, paused))), fix, first.name)
+    fix = None if severity is Severity.OK else "packhorse scale +2 --all"
+    yield Finding("oldest", severity, summary, "; ".join(filter(None, (limit, paused))), fix, first.name)
 
 
-def late_schedules(facts: Facts) -> Iterator[Finding]:
+def check_schedules(facts: Facts) -> Iterator[Finding]:
     late = {each.name: by for each in facts.schedules if (by := late_by(each, facts.now)) is not None}
     if not late:
         return
     number = len(facts.alive(Subject.FOREMAN))
     running = count_text(number, "foreman is running and has", "foremen are running and have")
     why = f"{running} not enqueued it" if number else "no foreman is running"
-    due, fix = f"{facts.span(max(late.values()))} ago", None if number else "packhorse work"
+    due, fix = f"{facts.span(max(late.values()))} ago", "packhorse schedules" if number else "packhorse work"
     if len(late) == 1:
         yield Finding(
-            "schedules", Verdict.NOTE, f"the schedule {next(iter(late))} is late", f"it was due {due}: {why}", fix
+            "schedules", Severity.NOTE, f"the schedule {next(iter(late))} is late", f"it was due {due}: {why}", fix
         )
     else:
         detail = f"the first was due {due}: {_names(list(late))}; {why}"
-        yield Finding("schedules", Verdict.NOTE, f"{len(late):,} schedules are late", detail, fix)
+        yield Finding("schedules", Severity.NOTE, f"{len(late):,} schedules are late", detail, fix)
 
 
-def paused_queues(facts: Facts) -> Iterator[Finding]:
+def check_paused_queues(facts: Facts) -> Iterator[Finding]:
     paused = [queue for queue in facts.queues if queue.is_paused and queue.counts.get(State.QUEUED, 0)]
     if len(paused) == 1:
         (queue,) = paused
         waits = count_text(queue.counts[State.QUEUED], "job waits", "jobs wait")
         detail = f"{waits} in it; paused{pause_text(queue, facts.now)}"
         fix = f"packhorse resume {shlex.quote(queue.name)}"
-        yield Finding("paused", Verdict.NOTE, f"the queue {queue.name} is paused", detail, fix, queue.name)
+        yield Finding("paused", Severity.NOTE, f"the queue {queue.name} is paused", detail, fix, queue.name)
     elif paused:
         number = sum(queue.counts[State.QUEUED] for queue in paused)
         detail = f"{count_text(number, 'job waits', 'jobs wait')} in {_names([queue.name for queue in paused])}"
-        yield Finding("paused", Verdict.NOTE, f"{len(paused):,} queues are paused", detail)
+        yield Finding("paused", Severity.NOTE, f"{len(paused):,} queues are paused", detail)
 
 
 def _names(names: Sequence[str]) -> str:
     return ", ".join(names[:_MAX_NAMES]) + (" …" if len(names) > _MAX_NAMES else "")
 
 
-CHECKS: tuple[Check, ...] = (
-    *(storage, foremen, silent_workers, idle, served, behind, oldest),
-    *(late_schedules, paused_queues, clocks, versions, code_versions),
-)
-"""Every check that needs only `Facts`, the most important first."""
-
-
-def findings(facts: Facts, checks: Sequence[Check] = CHECKS) -> Iterator[Finding]:
-    """What these checks find. Of a storage that was moved elsewhere nothing else matters."""
-    yield from move(facts)
-    if facts.move is None or facts.move.stage is not Stage.MOVED:
-        for check in checks:
-            yield from check(facts)
-
-
-# --- probes -----------------------------------------------------------------------------------------------------------
-
-
-def writable(storage: Storage) -> Finding:
-    """Does the storage answer and take writes? Never raises."""
-    try:
-        storage.heartbeat({})  # a write that changes nothing
-        moved = storage.move()
-        if moved is not None:
-            return Finding("storage", Verdict.BAD, closed(moved).what)
-        health = storage.health()
-    except StorageError as error:
-        return _unreachable(error)
-    summary = f"the storage answers in {health.latency / 1000:.1f} ms and takes writes"
-    return Finding("storage", Verdict.OK, summary, "; ".join(health.problems))
-
-
-def readable(storage: Storage) -> Finding:
-    """Does the storage answer? Never raises."""
-    try:
-        storage.now()
-        storage.totals()
-    except StorageError as error:
-        return _unreachable(error)
-    return Finding("storage", Verdict.OK, "the storage answers")
-
-
-def _unreachable(error: StorageError) -> Finding:
-    return Finding("storage", Verdict.BAD, error.what, error.why or "")
-
-
-def overdue(storage: Storage, facts: Facts) -> Finding:
+def check_overdue(facts: Facts) -> Iterator[Finding]:
     """Jobs that are due are queued only if a foreman does its chores."""
-    first = storage.find(Filter(states=_DELAYED), limit=1).jobs
+    first = facts.storage.find(Filter(states=_DELAYED), limit=1).jobs
     late = facts.now - (first[0].due_at or facts.now) if first else 0
     if late <= facts.max_age:
-        return Finding("due", Verdict.OK, "no job is overdue")
+        yield Finding("due", Severity.OK, "no job is overdue")
+        return
     summary = f"a job of {first[0].queue} has been due for {facts.span(late)} and is not queued"
-    return Finding("due", Verdict.BAD, summary, fix="a foreman queues it: packhorse work")
+    yield Finding("due", Severity.BAD, summary, fix="a foreman queues it: packhorse work")
 
 
-def probe(storage: Storage, lease: int, max_age: int = MAX_AGE) -> Iterator[Finding]:
-    """What `packhorse check` reports. If the storage does not answer, nothing else."""
-    answer = writable(storage)
-    yield answer
-    if answer.is_ok:
-        facts = Facts(storage, lease, max_age=max_age)
-        yield from findings(facts, (foremen, served, oldest))
-        yield overdue(storage, facts)
+# --- the list ---------------------------------------------------------------------------------------------------------
+
+
+class Caller(StrEnum):
+    """Who runs checks."""
+
+    DOCTOR = "doctor"
+    STATUS = "status"  # and `top`
+    OVERVIEW = "overview"  # the banners of the first web page
+    PAGES = "pages"  # the banners of the other web pages
+    CHECK = "check"
+    HEALTHZ = "healthz"  # for alarms: a few cheap checks
+    READYZ = "readyz"  # for load balancers: can this server answer?
+
+
+_REPORTS = frozenset({Caller.DOCTOR, Caller.STATUS, Caller.OVERVIEW, Caller.PAGES})
+_ALL = frozenset(Caller) - {Caller.READYZ}
+
+
+class Check(NamedTuple):
+    """A check and its callers: all but `/readyz`, unless it says otherwise. If a check with `stops` finds something
+    bad, the later ones do not run."""
+
+    find: Callable[[Facts], Iterator[Finding]]
+    callers: frozenset[Caller] = _ALL
+    stops: bool = False
+
+
+CHECKS: tuple[Check, ...] = (
+    Check(check_readable, frozenset({Caller.READYZ})),
+    Check(check_writable, frozenset({Caller.CHECK, Caller.HEALTHZ}), stops=True),
+    Check(check_moved, _REPORTS, stops=True),
+    Check(check_move, _REPORTS),
+    Check(check_foremen, frozenset({Caller.DOCTOR, Caller.CHECK, Caller.HEALTHZ})),
+    Check(check_silent_workers, _REPORTS),
+    Check(check_idle, _REPORTS),
+    Check(check_served, _REPORTS | {Caller.CHECK}),
+    Check(check_behind, _REPORTS),
+    Check(check_oldest, frozenset({Caller.DOCTOR, Caller.CHECK})),
+    Check(check_overdue, frozenset({Caller.DOCTOR, Caller.CHECK})),
+    Check(check_schedules, _REPORTS),
+    Check(check_paused_queues, _REPORTS),
+    Check(check_clocks, _REPORTS),
+    Check(check_versions, _REPORTS),
+    Check(check_code_versions, _REPORTS),
+    # Shown in the overview, not on every page: such a problem may last, and the storage page shows it too.
+    # `doctor` runs it with its own checks of the storage.
+    Check(check_storage, frozenset({Caller.STATUS, Caller.OVERVIEW})),
+)
+"""Every check, the most important first."""
+
+
+def findings(facts: Facts, caller: Caller) -> Iterator[Finding]:
+    """What the checks of this caller find."""
+    for check in CHECKS:
+        if caller in check.callers:
+            found = list(check.find(facts))
+            yield from found
+            if check.stops and not all(finding.is_ok for finding in found):
+                return

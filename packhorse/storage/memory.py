@@ -224,8 +224,9 @@ class Transaction:
             self._count(measures)
             for table in (tables.jobs, tables.logs, tables.subscribers):
                 tables.drop(table, job.id)
-            if job.unique_key and tables.keys[job.unique_key].job_id == job.id:
-                tables.drop(tables.keys, job.unique_key)
+            key = job.unique_key
+            if key and (lock := tables.keys.get(key)) is not None and lock.job_id == job.id:
+                tables.drop(tables.keys, key)
 
     def lock_keys(self, keys: Collection[str]) -> None:
         """There is one writer."""
@@ -272,6 +273,9 @@ class Transaction:
 
     def held_jobs(self, owners: Collection[str], limit: int) -> list[Job]:
         return self._list(lambda job: job.owner in owners, lambda job: job.seq, limit)
+
+    def lost_jobs(self, silent: Collection[str], limit: int) -> list[Job]:
+        return self.held_jobs(silent, limit)  # these include unknown owners
 
     def unowned_jobs(self, limit: int) -> list[Job]:
         return self._list(lambda job: job.state in HELD and job.owner is None, lambda job: job.seq, limit)
@@ -345,6 +349,9 @@ class Transaction:
             self._tables.put(self._tables.ticks, self._tables.next("tick"), tick)
 
     # --- workers and clients ------------------------------------------------------------------------------------------
+
+    def worker(self, owner: str) -> WorkerInfo | None:
+        return self._tables.workers.get(owner)
 
     def silent_owners(self, first: int, last: int, lease: int) -> list[str]:
         workers = self._tables.workers

@@ -9,11 +9,13 @@ import pytest
 from packhorse.core.clock import MINUTE, SECOND, ManualClock
 from packhorse.core.event import Subject
 from packhorse.core.job import NewJob
-from packhorse.monitor.health import Finding, Verdict, probe
+from packhorse.monitor import health
+from packhorse.monitor.health import CHECKS, Caller, Check, Facts, Finding, Severity, findings
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
 from packhorse.storage.memory import Memory
 from packhorse.storage.records import WorkerInfo
+from packhorse.storage.transfer import Move, Stage
 
 
 @pytest.fixture
@@ -26,11 +28,15 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
+def probe(storage: Storage, caller: Caller = Caller.CHECK) -> list[Finding]:
+    return list(findings(Facts(storage, 15 * SECOND, max_age=5 * MINUTE), caller))
+
+
 def foreman_finding(storage: Storage, **reports: dict[str, Any]) -> Finding:
     for place, (name, report) in enumerate(reports.items()):
         storage.join(WorkerInfo(name, Subject.FOREMAN, host="mule", pid=11 + place))
         storage.heartbeat({name: report})
-    return next(finding for finding in probe(storage, 15 * SECOND, 5 * MINUTE) if finding.name == "foreman")
+    return next(finding for finding in probe(storage) if finding.name == "foreman")
 
 
 @pytest.mark.parametrize(
@@ -56,7 +62,7 @@ def test_a_lone_foreman_that_takes_no_jobs_is_not_well(storage: Storage, report:
 def test_one_that_takes_jobs_is_enough_and_the_other_is_told(storage: Storage):
     found = foreman_finding(storage, boss={"state": "quiet"}, other={"state": "working", "max": 4})
 
-    assert found == Finding("foreman", Verdict.OK, "2 foremen alive", "the foreman mule:11 is quiet: it takes no jobs")
+    assert found == Finding("foreman", Severity.OK, "2 foremen alive", "the foreman mule:11 is quiet: it takes no jobs")
 
 
 @pytest.mark.parametrize(
@@ -68,7 +74,7 @@ def test_one_that_takes_jobs_is_enough_and_the_other_is_told(storage: Storage):
     ],
 )
 def test_a_foreman_that_takes_jobs_is_well(storage: Storage, report: dict[str, Any]):
-    assert foreman_finding(storage, boss=report) == Finding("foreman", Verdict.OK, "1 foreman alive")
+    assert foreman_finding(storage, boss=report) == Finding("foreman", Severity.OK, "1 foreman alive")
 
 
 # --- queues that nobody serves ----------------------------------------------------------------------------------------
@@ -79,11 +85,7 @@ def served_findings(storage: Storage, clock: ManualClock, seconds: float, **info
     storage.enqueue([NewJob("one", "send", "bulk")])
     clock.turn(seconds)
     storage.join(WorkerInfo("ann", queues=["post"], info={"serves": ["post"], "tasks": ["send"], **info}))
-    return [
-        found.sentence
-        for found in probe(storage, 15 * SECOND, 5 * MINUTE)
-        if found.name == "served" and not found.is_ok
-    ]
+    return [found.sentence for found in probe(storage) if found.name == "served" and not found.is_ok]
 
 
 def test_jobs_in_a_queue_that_no_worker_serves_are_not_well(clock: ManualClock):
@@ -106,14 +108,14 @@ def test_while_there_is_no_worker_a_foreman_starts_one(clock: ManualClock):
     clock.turn(60)
     storage.join(WorkerInfo("boss", Subject.FOREMAN))
 
-    assert "served" not in [found.name for found in probe(storage, 15 * SECOND, 5 * MINUTE)]
+    assert "served" not in [found.name for found in probe(storage)]
 
 
 # --- what waits -------------------------------------------------------------------------------------------------------
 
 
 def oldest_finding(storage: Storage) -> str:
-    return next(each.sentence for each in probe(storage, 15 * SECOND, 5 * MINUTE) if each.name == "oldest")
+    return next(each.sentence for each in probe(storage) if each.name == "oldest")
 
 
 def test_jobs_that_wait_in_paused_queues_are_told(clock: ManualClock):
@@ -130,3 +132,24 @@ def test_jobs_that_wait_in_paused_queues_are_told(clock: ManualClock):
     assert both == "no job waits in line; 3 wait in 2 paused queues"
     assert one_of_them == "the oldest waiting job, of mail, has waited 0ms; 2 wait in the paused queue bulk"
     assert "paused" not in oldest_finding(storage)
+
+
+# --- the list ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_check_reaches_every_caller_but_readiness(storage: Storage, monkeypatch: pytest.MonkeyPatch):
+    new = Check(lambda facts: iter([Finding("new", Severity.BAD, "it is new")]))
+    monkeypatch.setattr(health, "CHECKS", (*CHECKS, new))
+
+    reached = {caller for caller in Caller if "new" in [each.name for each in probe(storage, caller)]}
+
+    assert reached == set(Caller) - {Caller.READYZ}
+
+
+def test_of_a_moved_storage_nothing_else_matters(storage: Storage):
+    storage.set_move(Move("copy-1", Stage.MOVED, "postgresql://there/jobs", 1), expected=None)
+
+    for caller in set(Caller) - {Caller.READYZ}:
+        (found,) = probe(storage, caller)
+        assert not found.is_ok
+        assert found.fix == "use the new one: postgresql://there/jobs"

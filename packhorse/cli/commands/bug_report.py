@@ -24,7 +24,7 @@ from packhorse.core.errors import SettingsError
 from packhorse.core.job import State
 from packhorse.core.settings import NAMES
 from packhorse.core.version import __version__
-from packhorse.monitor.health import Facts, Finding, Verdict
+from packhorse.monitor.health import Facts, Finding, Severity
 from packhorse.monitor.stats import run_stats
 from packhorse.monitor.text import count_text
 from packhorse.storage import Storage
@@ -54,9 +54,9 @@ def report_lines(subjects: Subjects, findings: Sequence[Finding]) -> Iterator[st
 
 def _finding(finding: Finding) -> str:
     """A finding. The words of a filter may name people: of a wrong one, only its place is printed."""
-    is_bad_filter = finding.name == "filters" and finding.verdict is Verdict.BAD
+    is_bad_filter = finding.name == "filters" and finding.severity is Severity.BAD
     sentence = f"{finding.sentence.partition(': ')[0]}: cannot be used" if is_bad_filter else finding.sentence
-    return f"{finding.verdict:<4} {finding.name}: {sentence}"
+    return f"{finding.severity:<4} {finding.name}: {sentence}"
 
 
 class Subjects(NamedTuple):

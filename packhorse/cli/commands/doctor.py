@@ -25,9 +25,8 @@ from packhorse.core.errors import AppNotFound, BadValue, PackhorseError, Setting
 from packhorse.core.event import Subject
 from packhorse.core.job import HELD, WAITING, Job, State
 from packhorse.core.version import __version__
-from packhorse.monitor import health
 from packhorse.monitor.filters import usable_filters
-from packhorse.monitor.health import Facts, Finding, Verdict
+from packhorse.monitor.health import Caller, Facts, Finding, Severity, check_storage, findings
 from packhorse.monitor.local_liveness import ForemanStatus, local_foremen
 from packhorse.monitor.schedules import describe_schedule
 from packhorse.monitor.stats import run_stats
@@ -35,7 +34,7 @@ from packhorse.monitor.text import count_text, share_text, size_text, span_text
 from packhorse.storage import BATCH, Storage
 from packhorse.storage.broken_records import is_broken
 from packhorse.storage.records import Filter, Span
-from packhorse.storage.transfer import Stage
+from packhorse.storage.transfer import Stage, closed
 
 _INDENT = 17
 _SLOW_READ, _VERY_SLOW_READ = 20_000, 500_000
@@ -47,7 +46,7 @@ _FEW_RUNS = 10
 _NEWEST = 200  # jobs whose records are checked
 _MAX_HELD = 500
 _MAX_PAGES = 5  # of a queue that counts more held jobs than workers hold
-_STYLES = {Verdict.OK: "green", Verdict.NOTE: "yellow", Verdict.BAD: "red"}
+_STYLES = {Severity.OK: "green", Severity.NOTE: "yellow", Severity.BAD: "red"}
 
 
 @command(
@@ -55,7 +54,7 @@ _STYLES = {Verdict.OK: "green", Verdict.NOTE: "yellow", Verdict.BAD: "red"}
     "packhorse doctor",
     "packhorse doctor --quiet",
     "packhorse doctor --report > report.txt",
-    "packhorse doctor --json | jq 'select(.verdict == \"bad\")'",
+    "packhorse doctor --json | jq 'select(.severity == \"bad\")'",
     pages=True,
 )
 @click.option("--report", is_flag=True, help="Print a bug report without secrets, data, and names of hosts and people.")
@@ -71,9 +70,9 @@ def doctor(context: CommandContext, report: bool) -> int:
         return ExitCode.OK
     for finding in findings:
         if context.as_json:
-            fields = {"name": finding.name, "verdict": finding.verdict, "sentence": finding.sentence}
+            fields = {"name": finding.name, "verdict": finding.severity, "sentence": finding.sentence}
             context.print_json({**fields, "fix": finding.fix})
-        elif not (context.quiet and finding.verdict is Verdict.OK):
+        elif not (context.quiet and finding.severity is Severity.OK):
             _print_finding(finding)
     if not context.as_json:
         context.note(paint(_summary(findings), "dim", err=True))
@@ -114,7 +113,7 @@ def _run(check: Callable[..., Iterator[Finding]], *subjects: object) -> list[Fin
 
 
 def _print_finding(finding: Finding) -> None:
-    word = paint(f"{finding.verdict:<4}", _STYLES[finding.verdict])
+    word = paint(f"{finding.severity:<4}", _STYLES[finding.severity])
     say(f"{word}  {finding.name:<9}  {_wrapped(finding.sentence)}")
     if finding.fix:
         say(f"{' ' * _INDENT}{paint('try:', 'dim')} {_wrapped(finding.fix)}")
@@ -130,22 +129,22 @@ def _wrapped(text: str) -> str:
 
 
 def _summary(findings: list[Finding]) -> str:
-    number = Counter(finding.verdict for finding in findings)
-    if not number[Verdict.BAD] and not number[Verdict.NOTE]:
+    number = Counter(finding.severity for finding in findings)
+    if not number[Severity.BAD] and not number[Severity.NOTE]:
         return f"\nall {len(findings)} checks are ok"
-    return f"\n{number[Verdict.OK]} ok, {number[Verdict.NOTE]} to note, {number[Verdict.BAD]} bad"
+    return f"\n{number[Severity.OK]} ok, {number[Severity.NOTE]} to note, {number[Severity.BAD]} bad"
 
 
 def _ok(name: str, summary: str) -> Finding:
-    return Finding(name, Verdict.OK, summary)
+    return Finding(name, Severity.OK, summary)
 
 
 def _note(name: str, summary: str, fix: str | None = None) -> Finding:
-    return Finding(name, Verdict.NOTE, summary, fix=fix)
+    return Finding(name, Severity.NOTE, summary, fix=fix)
 
 
 def _bad(name: str, summary: str, fix: str | None = None) -> Finding:
-    return Finding(name, Verdict.BAD, summary, fix=fix)
+    return Finding(name, Severity.BAD, summary, fix=fix)
 
 
 # --- checks of this program and this machine --------------------------------------------------------------------------
@@ -219,11 +218,11 @@ def _app(context: CommandContext) -> Iterator[Finding]:
 
 def _writing(storage: Storage, facts: Facts) -> Iterator[Finding]:
     storage.heartbeat({})  # a write that changes nothing
-    moves = list(health.move(facts))
-    for finding in moves:
-        yield finding._replace(name="writing", fix=finding.detail or None, detail="")
-    if not moves:
+    if facts.move is None:
         yield _ok("writing", "the storage takes writes")
+    else:
+        reason = closed(facts.move)
+        yield _bad("writing", reason.what, reason.hint)
 
 
 def _tables(storage: Storage, facts: Facts) -> Iterator[Finding]:
@@ -246,11 +245,7 @@ def _latency(storage: Storage, facts: Facts) -> Iterator[Finding]:
 
 
 def _problems(storage: Storage, facts: Facts) -> Iterator[Finding]:
-    problems = [each for each in health.storage(facts) if each.verdict is not Verdict.OK]
-    for problem in problems:
-        yield problem._replace(fix="packhorse storage")
-    if not problems:
-        yield _ok("storage", f"{facts.health.kind} {facts.health.version} reports no problems")
+    yield from check_storage(facts)
     for note in facts.health.notes:
         summary, _, hint = note.partition(": ")
         yield _note("storage", summary, hint or "packhorse storage")
@@ -293,8 +288,7 @@ def _permissions(storage: Storage, facts: Facts) -> Iterator[Finding]:
 
 def _shared(storage: Storage, facts: Facts) -> Iterator[Finding]:
     """The checks that banners, probes and `status` make too."""
-    checks = [check for check in health.CHECKS if check is not health.storage]
-    return health.findings(facts, checks) if facts.move is None else iter(())
+    return findings(facts, Caller.DOCTOR) if facts.move is None else iter(())
 
 
 def _foremen(storage: Storage, facts: Facts) -> Iterator[Finding]:
@@ -325,10 +319,6 @@ def _known_tasks(storage: Storage, facts: Facts) -> Iterator[Finding]:
         )
     if not waiting:
         yield _ok("known", "workers know the task of every waiting job")
-
-
-def _overdue(storage: Storage, facts: Facts) -> Iterator[Finding]:
-    yield health.overdue(storage, facts)
 
 
 def _aborts(storage: Storage, facts: Facts) -> Iterator[Finding]:
@@ -418,7 +408,7 @@ STORAGE_CHECKS: tuple[StorageCheck, ...] = (
 )
 """The only checks of a storage that was moved."""
 JOB_CHECKS: tuple[StorageCheck, ...] = (
-    *(_shared, _foremen, _known_tasks, _overdue, _aborts, _records, _failures, _dead_jobs, _schedules),
+    *(_shared, _foremen, _known_tasks, _aborts, _records, _failures, _dead_jobs, _schedules),
 )
 
 
@@ -466,7 +456,7 @@ def _check_local() -> Iterator[Finding]:
         if status.is_stuck:
             yield _bad("foreman", f"{name} has been stuck for {status.age():.0f} s")
         else:
-            yield Finding("foreman", Verdict.OK, f"{name} is alive", _storage_text(status))
+            yield Finding("foreman", Severity.OK, f"{name} is alive", _storage_text(status))
 
 
 def _storage_text(status: ForemanStatus) -> str:
@@ -482,6 +472,6 @@ def _check_storage(context: CommandContext, max_age: int) -> Iterator[Finding]:
     try:
         storage = context.storage
     except CommandError as error:
-        yield Finding("storage", Verdict.BAD, error.what, error.why or "")
+        yield Finding("storage", Severity.BAD, error.what, error.why or "")
         return
-    yield from health.probe(storage, context.settings.lease, max_age)
+    yield from findings(Facts(storage, context.settings.lease, max_age=max_age), Caller.CHECK)

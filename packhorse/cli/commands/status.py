@@ -21,8 +21,7 @@ from packhorse.core.clock import HOUR, MINUTE, SECOND
 from packhorse.core.event import Subject
 from packhorse.core.job import HELD, State
 from packhorse.core.settings import Settings
-from packhorse.monitor import health
-from packhorse.monitor.health import Facts, Finding, Verdict
+from packhorse.monitor.health import Caller, Facts, Finding, Severity, findings
 from packhorse.monitor.liveness import busy_slots, is_alive
 from packhorse.monitor.serializers import queue_fields
 from packhorse.monitor.stats import RunStats, counts_since, midnight_before, run_stats, totals_of
@@ -110,11 +109,6 @@ _RATE_MINUTES = 5
 _BARS = 10
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _PLAIN_BLOCKS = "_.:-=+*#"
-_CHECKS = (
-    *(health.silent_workers, health.idle, health.served, health.behind, health.late_schedules),
-    *(health.paused_queues, health.clocks, health.versions, health.code_versions, health.storage),
-)
-"""What the banners of the web pages check."""
 
 
 class Flow(NamedTuple):
@@ -168,7 +162,7 @@ class Snapshot(msgspec.Struct, frozen=True, dict=True):
 def take_snapshot(storage: Storage, settings: Settings) -> Snapshot:
     """Read the storage."""
     facts = Facts(storage, settings.lease)
-    problems = [each for each in health.findings(facts, _CHECKS) if each.verdict is not Verdict.OK]
+    problems = [each for each in findings(facts, Caller.STATUS) if each.severity is not Severity.OK]
     return Snapshot(
         facts.now,
         settings.lease,
@@ -212,13 +206,7 @@ def number_in(queue: QueueInfo, states: Iterable[State]) -> int:
 
 def notices(snapshot: Snapshot) -> list[tuple[str, str]]:
     """Each problem as a sentence, and what to try."""
-    other = {"silence": "packhorse workers --gone", "schedules": "packhorse schedules", "storage": "packhorse storage"}
-    return [
-        (each.summary, each.detail)  # of a moved storage: where it is now
-        if each.name == "storage" and each.detail
-        else (each.sentence, each.fix or other.get(each.name, "packhorse doctor"))
-        for each in snapshot.findings
-    ]
+    return [(each.sentence, each.fix or "packhorse doctor") for each in snapshot.findings]
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------

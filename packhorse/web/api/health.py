@@ -1,14 +1,13 @@
-"""Health, for probes: `/healthz` says whether all works, `/readyz` whether this server can answer.
+"""Health, for probes: `/healthz` says whether jobs can run, `/readyz` whether this server can answer.
 
-Neither asks who it is, so neither tells more than yes or no to those who have not said. All who ask at the same time
-share one look, which has a thread of its own: no slow page keeps a probe waiting, and no flood of probes the storage.
+Neither needs a token. Without one, a response has the names of the checks and their results, and no sentences. Requests
+that come at the same time share one run of the checks. Probes have their own threads, so slow pages do not delay them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -16,7 +15,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from packhorse.monitor.health import Facts, Finding, foremen, readable, writable
+from packhorse.monitor.health import Caller, Facts, Finding, findings
 from packhorse.web.api.endpoint import in_time
 from packhorse.web.context import WebContext
 from packhorse.web.security.operator import Operator
@@ -28,7 +27,7 @@ class Probes:
 
     def __init__(self, web: WebContext) -> None:
         self._web = web
-        self._looking: dict[Any, asyncio.Future[list[Finding]]] = {}
+        self._running: dict[Any, asyncio.Future[list[Finding]]] = {}
 
     @functools.cached_property
     def _threads(self) -> anyio.CapacityLimiter:
@@ -36,29 +35,22 @@ class Probes:
 
     async def healthz(self, request: Request) -> Response:
         """200 if the storage takes writes and a foreman is alive that takes jobs; 503 if not. For alarms."""
-        return _answer(await self._shared(_health), request.state.operator, self._web.redaction)
+        return _answer(await self._shared(Caller.HEALTHZ), request.state.operator, self._web.redaction)
 
     async def readyz(self, request: Request) -> Response:
-        """200 if this server can read the storage; 503 if not. For those who send requests here."""
-        return _answer(await self._shared(_readiness), request.state.operator, self._web.redaction)
+        """200 if this server can read the storage; 503 if not. For load balancers."""
+        return _answer(await self._shared(Caller.READYZ), request.state.operator, self._web.redaction)
 
-    async def _shared(self, look: Callable[[WebContext], list[Finding]]) -> list[Finding]:
-        here = (asyncio.get_running_loop(), look)
-        if here not in self._looking:
-            self._looking[here] = asyncio.ensure_future(in_time(look, self._web, limiter=self._threads))
-            self._looking[here].add_done_callback(lambda _: self._looking.pop(here, None))
-        return await asyncio.shield(self._looking[here])
-
-
-def _health(web: WebContext) -> list[Finding]:
-    answer = writable(web.storage)
-    if not answer.is_ok:
-        return [answer]
-    return [answer, *foremen(Facts(web.storage, web.app.settings.lease))]
+    async def _shared(self, caller: Caller) -> list[Finding]:
+        key = (asyncio.get_running_loop(), caller)
+        if key not in self._running:
+            self._running[key] = asyncio.ensure_future(in_time(_findings, self._web, caller, limiter=self._threads))
+            self._running[key].add_done_callback(lambda _: self._running.pop(key, None))
+        return await asyncio.shield(self._running[key])
 
 
-def _readiness(web: WebContext) -> list[Finding]:
-    return [readable(web.storage)]
+def _findings(web: WebContext, caller: Caller) -> list[Finding]:
+    return list(findings(Facts(web.storage, web.app.settings.lease), caller))
 
 
 def _answer(found: list[Finding], operator: Operator | None, redaction: Redaction) -> Response:

@@ -1,5 +1,5 @@
-"""The audit: who did what to which job, queue, schedule or foreman, and when. What is done to many jobs of a queue at
-once reads as one line, which opens to show them."""
+"""The audit: who did what to which job, queue, schedule or foreman, and when. One action on many jobs of a queue is one
+line that opens to show them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from packhorse.web.context import Call
 from packhorse.web.pages.page import PageRequest, PageResponse, address, page
 
 _LIMIT = 200
-_TOGETHER = SECOND // 20  # between the jobs of one deed; two commands lie further apart
+_TOGETHER = SECOND // 20  # between the jobs of one action; two commands are further apart
 
 _WORDS = {
     "abort_asked": "asked to stop",
@@ -28,7 +28,7 @@ _WORDS = {
 
 
 class AuditEntry(NamedTuple):
-    """A deed, or many alike at one time."""
+    """One action, or several equal ones at the same time."""
 
     at: int
     by: str
@@ -46,7 +46,7 @@ class AuditEntry(NamedTuple):
 
 @page("/audit", "audit")
 def audit(call: Call, request: PageRequest) -> PageResponse:
-    """The newest first."""
+    """List the actions, newest first."""
     text = request.query.get("before", "")
     before = int(text) if text.isdigit() and len(text) < 18 else None
     by = request.query.get("by")
@@ -68,7 +68,7 @@ def _entries(deeds: list[Event]) -> list[AuditEntry]:
 
 
 def _same_action(entries: list[AuditEntry], event: Event, by: str, word: str) -> AuditEntry | None:
-    """Of those just told, the one that this event of a job is part of. Jobs of several queues may lie mixed."""
+    """Find the entry that this event of a job belongs to. Events of several queues may be interleaved."""
     if event.job_id is None:
         return None
     for each in reversed(entries):

@@ -1,4 +1,4 @@
-"""Banners: the problems that every page shows on top, three at most. What is wrong says `monitor/health.py`."""
+"""Banners: the problems that every page shows on top, three at most. The checks are in `monitor/health.py`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from packhorse.monitor import health
-from packhorse.monitor.health import Facts, Finding, Verdict
+from packhorse.monitor.health import Caller, Facts, Finding, Severity
 from packhorse.monitor.stats import RunStats
 from packhorse.storage.records import Span
 from packhorse.web.pages.filters import sentence, span
@@ -15,10 +15,6 @@ from packhorse.web.pages.page import address
 from packhorse.web.reader import Reader
 
 MOST = 3
-_CHECKS = (
-    *(health.silent_workers, health.idle, health.served, health.behind, health.late_schedules),
-    *(health.paused_queues, health.clocks, health.versions, health.code_versions),
-)
 _LINKS = {
     "storage": ("/storage", "Storage"),
     "silence": ("/workers", "Workers"),
@@ -56,21 +52,20 @@ class ReaderFacts(Facts):
 
 
 def banners(reader: Reader, place: str) -> list[Banner]:
-    """The worst first. Problems of the storage are for the overview: the storage page shows them anyway, and on other
-    pages they would be in the way for as long as they last."""
-    facts = ReaderFacts(reader)
-    checks = (*_CHECKS, health.storage) if place == "overview" else _CHECKS
-    return sorted(_banners(health.findings(facts, checks)), key=lambda banner: not banner.is_grave)[:MOST]
+    """The worst first."""
+    caller = Caller.OVERVIEW if place == "overview" else Caller.PAGES
+    found = health.findings(ReaderFacts(reader), caller)
+    return sorted(_banners(found), key=lambda banner: not banner.is_grave)[:MOST]
 
 
 def _banners(findings: Iterator[Finding]) -> Iterator[Banner]:
     for finding in findings:
-        if finding.verdict is not Verdict.OK:
+        if finding.severity is not Severity.OK:
             is_command = finding.fix is not None and finding.fix.startswith("packhorse ") and "," not in finding.fix
             advice = None if is_command or finding.name == "served" else finding.fix
             texts = [sentence(text) for text in (finding.detail, advice) if text]
-            link = _LINKS[finding.name]
+            link = _LINKS.get(finding.name)
             if finding.queue is not None:
                 link = (address(f"/queues/{finding.queue}"), "See the queue")
             command = finding.fix if is_command and finding.queue is None else None
-            yield Banner(finding.verdict is Verdict.BAD, sentence(finding.summary), " ".join(texts), link, command)
+            yield Banner(finding.severity is Severity.BAD, sentence(finding.summary), " ".join(texts), link, command)

@@ -13,7 +13,7 @@ from packhorse.core.event import Subject
 from packhorse.core.job import State
 from packhorse.core.outcome import Completed
 from packhorse.core.settings import Settings
-from packhorse.monitor.health import Finding, Verdict
+from packhorse.monitor.health import Finding, Severity
 from packhorse.storage.records import Health, Point, QueueInfo, WorkerInfo
 from tests.cli.conftest import Call
 from tests.cli.sample_storage import FOREMAN, WORKER, SampleStorage
@@ -136,7 +136,7 @@ def test_a_long_warning_is_wrapped_and_not_cut():
     problem = "the disk on which all of this lies is nearly full and nobody has made room on it yet " * 2
     health = Health("sqlite", "", "3", 1, 1, problems=[problem.strip()])
 
-    findings = [Finding("storage", Verdict.NOTE, problem.strip())]
+    findings = [Finding("storage", Severity.NOTE, problem.strip(), fix="packhorse storage")]
     snapshot = Snapshot(NOON, 15 * SECOND, health, [], [], [], findings=findings)
 
     lines = "\n".join(status_lines(snapshot, 60)).splitlines()

@@ -29,6 +29,13 @@ def test_every_page_says_that_the_storage_was_moved(web: TestClient, yard: Yard)
         assert "<b>No worker is running.</b>" not in text, place  # nobody needs one there
 
 
+def test_a_new_check_has_a_banner(web: TestClient, monkeypatch: pytest.MonkeyPatch):
+    new = health.Check(lambda facts: iter([health.Finding("new", health.Severity.BAD, "it is new")]))
+    monkeypatch.setattr(health, "CHECKS", (new, *health.CHECKS))
+
+    assert "It is new." in web.get("/jobs").text
+
+
 def test_a_storage_that_is_being_moved_says_so_once(web: TestClient, yard: Yard):
     yard.storage.set_move(Move("copy-1", Stage.CLOSING, "postgresql://there/jobs", 1), expected=None)
 
