@@ -126,8 +126,8 @@ def _check(name: str, value: object) -> None:
         return
     kind = _KINDS.get(name, str)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        told = {str: "text", bool: "True or False", int: "a whole number"}[kind]
-        raise BadValue(f"{name} must be {told}, not {value!r}")
+        expected = {str: "text", bool: "True or False", int: "a whole number"}[kind]
+        raise BadValue(f"{name} must be {expected}, not {value!r}")
     if name in ("text", "error"):
         _check_length(name, str(value))
 
@@ -619,8 +619,8 @@ def _refuse_twice(brought: Sequence[tuple[str, str]]) -> None:
         name = word_name(part)
         other, other_word = first.get(name, (word, word))
         if name in first and name != "text" and (part, other) != (word, other_word):
-            told = [text if text == by else f"{by} brings {text}" for text, by in ((other, other_word), (part, word))]
-            raise BadValue(f"{name} is given twice: {' and '.join(told)}", hint="leave one of them out")
+            given = [text if text == by else f"{by} brings {text}" for text, by in ((other, other_word), (part, word))]
+            raise BadValue(f"{name} is given twice: {' and '.join(given)}", hint="leave one of them out")
         first.setdefault(name, (part, word))
 
 

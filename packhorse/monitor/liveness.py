@@ -59,18 +59,18 @@ def busy_slots(workers: Iterable[WorkerInfo], *, running: int, held: int) -> int
     Heartbeats report busy slots, because the storage does not see short jobs run. A heartbeat may be a few seconds old,
     so it counts for no more jobs than the workers hold.
     """
-    slots, told = 0, 0
+    slots, reported = 0, 0
     for worker in workers:
         busy = worker.report.get("busy")
         slots += worker.concurrency
-        told += min(busy, worker.concurrency) if isinstance(busy, int) else worker.concurrency
-    return min(slots, held, max(running, told))
+        reported += min(busy, worker.concurrency) if isinstance(busy, int) else worker.concurrency
+    return min(slots, held, max(running, reported))
 
 
 def started_job_ids(workers: Iterable[WorkerInfo]) -> set[str]:
     """The jobs that were running in these workers at their last heartbeat."""
-    told = [entry for worker in workers for entry in _list_of(worker.report.get("running"))]
-    return {entry["job_id"] for entry in told if isinstance(entry, dict) and isinstance(entry.get("job_id"), str)}
+    entries = [entry for worker in workers for entry in _list_of(worker.report.get("running"))]
+    return {entry["job_id"] for entry in entries if isinstance(entry, dict) and isinstance(entry.get("job_id"), str)}
 
 
 def _list_of(value: Any) -> list[Any]:
@@ -193,8 +193,8 @@ def idle_text(idle: Sequence[IdleForeman]) -> str:
     if len(kinds) == 1:
         return f"all {len(idle)} foremen {kinds[0].many}"
     numbers = [(sum(one.idle is each for one in idle), each) for each in kinds]
-    told = [f"{number} {(each.one if number == 1 else each.many).partition(':')[0]}" for number, each in numbers]
-    return f"none of the {len(idle)} foremen takes jobs: {', '.join(told)}"
+    counts = [f"{number} {(each.one if number == 1 else each.many).partition(':')[0]}" for number, each in numbers]
+    return f"none of the {len(idle)} foremen takes jobs: {', '.join(counts)}"
 
 
 def resume_command(idle: Sequence[IdleForeman]) -> str | None:

@@ -85,6 +85,6 @@ def queue_weights(tasks: Iterable[TaskInfo]) -> dict[str, int]:
     """The weight of each queue, from the tasks that workers announced in it."""
     weights: dict[str, int] = {}
     for task in tasks:
-        told = task.options.get("weight", 1)
-        weights[task.queue] = max(weights.get(task.queue, 1), told if isinstance(told, int) else 1)
+        weight = task.options.get("weight", 1)
+        weights[task.queue] = max(weights.get(task.queue, 1), weight if isinstance(weight, int) else 1)
     return weights

@@ -110,9 +110,9 @@ def queues_served_by(worker: WorkerInfo) -> list[str]:
     return [*worker.queues, *(word for word in choice if word not in worker.queues)]
 
 
-def strings_in(told: object) -> list[str]:
+def strings_in(values: object) -> list[str]:
     """The texts in a list from a record. Foreign workers may have put anything there; other values are ignored."""
-    return [word for word in told if isinstance(word, str)] if isinstance(told, list) else []
+    return [word for word in values if isinstance(word, str)] if isinstance(values, list) else []
 
 
 class ServingWorkers:

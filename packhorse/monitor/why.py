@@ -142,11 +142,11 @@ def _no_workers(seen: Surroundings) -> str | None:
     foremen = [each for each in seen.workers if each.subject is Subject.FOREMAN and _is_alive(each, seen)]
     if idle and len(idle) == len(foremen):
         return _no_takers(idle)
-    told = {each.foreman.id for each in idle}
-    if quiet := [each for each in _alive(seen) if is_quiet(each) and each.foreman not in told]:
+    idle_ids = {each.foreman.id for each in idle}
+    if quiet := [each for each in _alive(seen) if is_quiet(each) and each.foreman not in idle_ids]:
         return quiet_text(quiet)
     if foremen:
-        return _about_to_start(next(each for each in foremen if each.id not in told), seen)
+        return _about_to_start(next(each for each in foremen if each.id not in idle_ids), seen)
     beats = [worker.beat_at for worker in seen.workers if worker.subject is Subject.WORKER]
     if not beats:
         return "no worker is running"
@@ -266,8 +266,8 @@ def still_running_text(
 
 def _run_beside(job: Job, seen: Surroundings) -> str | None:
     """The same, also for a job that will run again as long as that worker is there."""
-    if told := still_running_text(job, seen.now, seen.workers, seen.span):
-        return told
+    if still_running := still_running_text(job, seen.now, seen.workers, seen.span):
+        return still_running
     worker = Failure.goes_on_in(job.error) if job.state in UNFINISHED else None
     if worker is not None and any(each.id == worker for each in _alive(seen)):
         return f"its last run {_GIVEN_UP}, and it does not start again while that run continues in worker {worker}"
