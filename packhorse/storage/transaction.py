@@ -12,8 +12,9 @@ Rules for a transaction:
 3. It reads its own writes.
 4. `now` is the same for everything in it.
 5. To avoid deadlocks, an operation takes its locks in this order: names (`know`), unique keys (`lock_keys`),
-   workers and clients (`records`), jobs. A lock that another transaction has is waited for, unless the method says
-   that it skips.
+   workers and clients (`records`), jobs. A method waits for what another transaction has locked, unless it says that
+   it skips that. Only `subscribe` locks a client after jobs. With an `acknowledge` in MySQL that may deadlock, and
+   the server storages repeat a call that a deadlock has undone.
 6. A read takes all the ids that the operation needs, so that each storage can fetch them in one trip. A later read of
    some of them costs nothing.
 """
@@ -48,11 +49,12 @@ class Transaction(Protocol):
     # --- jobs -----------------------------------------------------------------------------------------------------
 
     def jobs(self, job_ids: Collection[str], *, with_keys: bool = False) -> dict[str, Job]:
-        """Lock and return the jobs that exist among these, by id. `with_keys` locks their unique keys first."""
+        """Lock and return the jobs that exist among these, by id; wait for each. `with_keys` locks their unique keys
+        first."""
         ...
 
     def stored(self, job_ids: Collection[str]) -> set[str]:
-        """Return which of these ids are stored. Locks nothing."""
+        """Return which of these ids are stored. Lock nothing."""
         ...
 
     def insert(self, jobs: Sequence[NewJob]) -> None:
@@ -72,11 +74,12 @@ class Transaction(Protocol):
     # --- unique keys ----------------------------------------------------------------------------------------------
 
     def lock_keys(self, keys: Collection[str]) -> None:
-        """Lock these unique keys, whether taken or free. A storage with one writer does nothing."""
+        """Lock these unique keys, whether taken or free; wait for each. A storage with one writer does nothing."""
         ...
 
     def holders(self, keys: Collection[str]) -> dict[str, Job]:
-        """Lock and return the jobs that hold these unique keys now, by key (`transitions.holds`)."""
+        """Lock and return the jobs that hold these unique keys now, by key (`transitions.holds`). In a caller's
+        transaction only jobs that wait are locked."""
         ...
 
     def retake_key(self, key: str, job_id: str) -> None:
@@ -84,7 +87,7 @@ class Transaction(Protocol):
         ...
 
     def replaced_by(self, call_ids: Collection[str]) -> dict[str, str]:
-        """Return the jobs that took the calls with these ids in place of their own, by id of the call."""
+        """Return the jobs that took the calls with these ids in place of their own, by id of the call. Lock nothing."""
         ...
 
     def remember_replaced(self, call_id: str, job_id: str) -> None:
@@ -123,12 +126,13 @@ class Transaction(Protocol):
     # --- records: queues, schedules, workers, clients ----------------------------------------------------------------
 
     def records(self, kind: type[Record], names: Collection[str]) -> dict[str, Record]:
-        """Lock and return the records of this kind that exist among these names or ids. A queue comes without its
-        counts, a client without its number of subscriptions."""
+        """Lock and return the records of this kind that exist among these names or ids; wait for each. A name without
+        a record is not locked. A queue comes without its counts, a client without its number of subscriptions."""
         ...
 
     def add(self, record: WorkerInfo) -> bool:
-        """Store a worker under a new id. False: the id is taken, and nothing changes."""
+        """Store a worker under a new id. False: the id is taken, and nothing changes or is locked. Wait for a
+        transaction that stores or deletes a worker with this id."""
         ...
 
     def put(self, record: QueueInfo | ScheduleInfo | WorkerInfo | ClientInfo | TaskInfo) -> None:
@@ -172,7 +176,8 @@ class Transaction(Protocol):
         ...
 
     def silent_clients(self, before: int, limit: int) -> list[str]:
-        """Return the ids of clients whose last sign of life is from `before` or earlier, the earliest first."""
+        """Lock clients whose last sign of life is from `before` or earlier, and return their ids, the earliest first.
+        Skip those that another transaction has locked."""
         ...
 
     def subscribe(self, job_id: str, client_id: str) -> None:
@@ -188,11 +193,12 @@ class Transaction(Protocol):
         ...
 
     def subscribers(self, job_ids: Collection[str]) -> Mapping[str, Collection[str]]:
-        """Return the clients that want the outcomes of these jobs. A job without any is missing."""
+        """Return the clients that want the outcomes of these jobs. A job without any is missing. Lock
+        nothing."""
         ...
 
     def subscriptions(self, client_id: str, limit: int) -> list[str]:
-        """Return the ids of the jobs whose outcomes this client wants, sorted."""
+        """Return the ids of the jobs whose outcomes this client wants, sorted. Lock nothing."""
         ...
 
     # --- history ----------------------------------------------------------------------------------------------------
@@ -202,8 +208,8 @@ class Transaction(Protocol):
         ...
 
     def silence(self, cause: str, until: int | None, by: str | None, version: str | None) -> tuple[str, bool] | None:
-        """Set or clear (all None) the silence of the failures of this cause. Return their task and whether they had a
-        silence before; None: no failure has this cause."""
+        """Set or clear (all None) the silence of the failures of this cause. Lock the group of these
+        failures. Return their task and whether they had a silence before; None: no failure has this cause."""
         ...
 
     # --- wake-up ----------------------------------------------------------------------------------------------------

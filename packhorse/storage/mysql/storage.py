@@ -194,6 +194,7 @@ class MySQL(ServerStorage):
                 own_now = int(now) if self._clock is None else self._clock()
                 tx = MySQLTransaction(external, self._shared, own_now, mark)
                 tx.read_outside = self.get_many
+                tx.client_exists_outside = self._client_exists
                 may_go_on(self._read_mark(tx), "enqueue")
                 enqueued = self._enqueue_outside(tx, jobs)
                 tx.flush()
@@ -208,6 +209,9 @@ class MySQL(ServerStorage):
         tasks, queues = {new.task: new.queue for new in reversed(jobs)}, sorted({new.queue for new in jobs})
         self._db.read_with("know", lambda connection: write_names(connection, self._sql, tasks, queues))
         self._shared.names.add([*(("task", task) for task in tasks), *(("queue", queue) for queue in queues)])
+
+    def _client_exists(self, client_id: str) -> bool:
+        return bool(self._db.read("clients", self._sql["client_exists_unlocked"], (client_id,)))
 
     def _storage_id(self) -> str:
         """Identifies these tables."""

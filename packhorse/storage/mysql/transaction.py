@@ -38,7 +38,7 @@ _stored_values = attrgetter(
 class MySQLTransaction(ServerTransaction):
     """One operation, on one connection."""
 
-    __slots__ = ("_connection", "_deferred", "_depth", "_expected")
+    __slots__ = ("_connection", "_deferred", "_depth", "_expected", "client_exists_outside")
 
     def __init__(
         self, connection: MySQLConnection, shared: Shared, now: int, mark_text: str | None = None, *, depth: int = 0
@@ -46,6 +46,8 @@ class MySQLTransaction(ServerTransaction):
         super().__init__(shared, now, mark_text)
         self._connection = connection
         self._depth = depth  # a savepoint of the same name would replace an outer one
+        # Set in a caller's transaction: reads on a connection of our own.
+        self.client_exists_outside: Callable[[str], bool] | None = None
         self._deferred: list[str] = []
         self._expected: dict[int, int] = {}  # how many rows the statement at this place in `_deferred` must change
 
@@ -76,6 +78,7 @@ class MySQLTransaction(ServerTransaction):
     def nested(self, work: Callable[[MySQLTransaction], R]) -> R:
         own = MySQLTransaction(self._connection, self._shared, self.now, self.mark_text, depth=self._depth + 1)
         own.read_outside = self.read_outside
+        own.client_exists_outside = self.client_exists_outside
         savepoint = f"nested_{own._depth}"
         self.send([f"SAVEPOINT {savepoint}"])
         try:
@@ -145,9 +148,11 @@ class MySQLTransaction(ServerTransaction):
     # --- clients --------------------------------------------------------------------------------------------------
 
     def _client_exists(self, client_id: str) -> bool:
-        if self.read_outside is None:
+        """A caller's transaction may last, so it locks no client, whose signs of life would wait for it. It may also
+        have begun before the client joined, and not see it."""
+        if self.client_exists_outside is None:
             return super()._client_exists(client_id)
-        return self.execute(self._sql["client_exists_unlocked"], (client_id,)).fetchone() is not None
+        return self.client_exists_outside(client_id)
 
     # --- names ----------------------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ from packhorse.core.outcome import Completed, Failed, Verdict
 from packhorse.storage.mysql import MySQL
 from packhorse.storage.mysql.connection import MySQLConnection, Result
 from packhorse.storage.queries import Place
-from packhorse.storage.records import EventFilter, Filter, LogLine
+from packhorse.storage.records import ClientInfo, EventFilter, Filter, LogLine
 from packhorse.storage.sql import lists
 from packhorse.storage.sql.lists import Index
 from packhorse.storage.sql.server import FOLD_AFTER
@@ -412,3 +412,17 @@ def test_a_page_is_full_although_one_of_its_jobs_goes_while_it_is_read(
 
     assert ids(page.jobs) == [jobs[3].id, jobs[2].id]
     assert ids(storage.find(Filter(queue="mail"), cursor=page.next, limit=2).jobs) == [jobs[1].id, jobs[0].id]
+
+
+def test_a_transaction_that_began_before_a_client_joined_enqueues_for_it(storage: MySQL, database: str) -> None:
+    """The default of the server is that a transaction sees what was there at its first read."""
+    add(storage)
+    with contextlib.closing(shared_mysql().connect(database=database)) as caller:
+        with caller.cursor() as cursor:
+            cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            cursor.execute("SELECT count(*) FROM packhorse_job")
+        storage.join_client(ClientInfo("shop"))
+        storage.enqueue_within(caller, [new_job("a", subscriber="shop")])
+        caller.commit()
+
+    assert storage.subscribers("a") == ["shop"]

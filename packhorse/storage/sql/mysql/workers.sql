@@ -52,7 +52,6 @@ SELECT id, name, info, joined_at, beat_at FROM {schema}.packhorse_client WHERE i
 SELECT 1 FROM {schema}.packhorse_client WHERE id = $1 LOCK IN SHARE MODE
 
 -- name: client_exists_unlocked
--- For a caller's transaction: it may last, and the client's signs of life would wait for it.
 SELECT 1 FROM {schema}.packhorse_client WHERE id = $1
 
 -- name: put_client
