@@ -73,5 +73,5 @@ def list_events(call: Call, query: EventsQuery) -> EventPage:
 @get("/audit")
 def list_audit(call: Call, query: AuditQuery) -> AuditPage:
     """What people did: who aborted, forced, moved, retried or deleted which job, who paused what, and when."""
-    deeds = call.reader.history.audit(query.before, query.limit, query.by)
-    return AuditPage([event_fields(event) for event in deeds], deeds.before)
+    actions = call.reader.history.audit(query.before, query.limit, query.by)
+    return AuditPage([event_fields(event) for event in actions], actions.before)

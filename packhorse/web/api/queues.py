@@ -12,15 +12,15 @@ from packhorse.web.security.operator import Role
 
 
 class QueueList(msgspec.Struct):
-    """Every queue, or so many; `next` is the cursor for the rest."""
+    """Queues; `next` is the cursor for the rest."""
 
     items: list[QueueFields]
     next: str | None = None
 
 
 class PauseBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Why, for those who wonder. After the duration (`2h`, or seconds) it is resumed by itself; without one, by
-    somebody."""
+    """`why` is shown to operators. After `duration` (`2h`, or seconds) the queue resumes by itself; without one, an
+    operator resumes it."""
 
     why: str | None = None
     duration: str | float | None = None

@@ -11,7 +11,7 @@ from packhorse.web.context import Call
 from packhorse.web.pages.page import PageRequest, PageResponse, address, page
 
 _LIMIT = 200
-_TOGETHER = SECOND // 20  # between the jobs of one deed; two commands lie further apart
+_TOGETHER = SECOND // 20  # between the jobs of one action; two commands are further apart
 
 _WORDS = {
     "abort_asked": "asked to stop",
@@ -28,7 +28,7 @@ _WORDS = {
 
 
 class AuditEntry(NamedTuple):
-    """A deed, or many alike at one time."""
+    """An action, or many like it at the same time."""
 
     at: int
     by: str
@@ -50,14 +50,14 @@ def audit(call: Call, request: PageRequest) -> PageResponse:
     text = request.query.get("before", "")
     before = int(text) if text.isdigit() and len(text) < 18 else None
     by = request.query.get("by")
-    deeds = call.reader.history.audit(before, _LIMIT, by)
-    earlier = address("/audit", by=by, before=deeds.before) if deeds.before is not None else None
-    return PageResponse("audit.html", "Audit", {"told": _entries(deeds), "earlier": earlier, "by": by})
+    actions = call.reader.history.audit(before, _LIMIT, by)
+    earlier = address("/audit", by=by, before=actions.before) if actions.before is not None else None
+    return PageResponse("audit.html", "Audit", {"told": _entries(actions), "earlier": earlier, "by": by})
 
 
-def _entries(deeds: list[Event]) -> list[AuditEntry]:
+def _entries(actions: list[Event]) -> list[AuditEntry]:
     entries: list[AuditEntry] = []
-    for event in deeds:
+    for event in actions:
         by, word = str((event.data or {}).get("by")), _WORDS.get(event.kind, event.kind.replace("_", " "))
         entry = _same_action(entries, event, by, word)
         if entry is not None:

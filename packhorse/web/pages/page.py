@@ -1,7 +1,7 @@
-"""Pages and deeds: a function that looks becomes a page, one that changes something becomes the target of a form.
+"""Pages and form actions: a function that reads becomes a page, one that changes something the target of a form.
 
 A page's function gets the call, what the browser asked, and the parts of its path; it answers with a template and what
-to put into it, or with the address to go to instead. A deed answers with the address and what to say there.
+to put into it, or with the address to go to instead. A form action answers with the address and what to say there.
 """
 
 from __future__ import annotations
