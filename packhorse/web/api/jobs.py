@@ -453,7 +453,7 @@ def bulk(call: Call, body: BulkBody) -> BulkAnswer:
     where = parse_words_apart(words, seen_at)
     if not chooses_some(words, seen_at):
         raise BadValue(
-            "the filter is empty and would select every job", hint='{"filter": "finished"} are all that ended'
+            "the filter has no condition and would mean every job", hint='{"filter": "finished"} are all that ended'
         )
     if body.preview:
         return _preview(call, body.job_action, where, now)
