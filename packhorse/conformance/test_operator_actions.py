@@ -25,6 +25,7 @@ from packhorse.conformance.builders import (
     stored,
     take,
     tallies,
+    unique,
 )
 from packhorse.core.clock import DAY, HOUR, SECOND, ManualClock
 from packhorse.core.errors import BadValue
@@ -245,6 +246,16 @@ def test_deleting_twice_says_that_there_is_no_such_job(storage: Storage) -> None
 
     assert storage.delete([job.id]) == [ActionResult(job.id, False, None)]
     assert kinds(storage, job.id).count(Kind.DELETED) == 1
+
+
+def test_jobs_that_held_one_unique_key_in_turn_are_deleted_in_any_order(storage: Storage) -> None:
+    earlier = in_state(storage, COMPLETED, unique=unique("k"))
+    later = add(storage, unique=unique("k"))
+
+    answers = [*storage.delete([later.id]), *storage.delete([earlier.id])]
+
+    assert answers == [ActionResult(later.id, True, QUEUED), ActionResult(earlier.id, True, COMPLETED)]
+    assert (storage.get(later.id), storage.get(earlier.id)) == (None, None)
 
 
 def test_an_id_twice_in_one_call_is_steered_once(storage: Storage) -> None:

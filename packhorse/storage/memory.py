@@ -224,8 +224,9 @@ class Transaction:
             self._count(measures)
             for table in (tables.jobs, tables.logs, tables.subscribers):
                 tables.drop(table, job.id)
-            if job.unique_key and tables.keys[job.unique_key].job_id == job.id:
-                tables.drop(tables.keys, job.unique_key)
+            key = job.unique_key
+            if key and (lock := tables.keys.get(key)) is not None and lock.job_id == job.id:
+                tables.drop(tables.keys, key)
 
     def lock_keys(self, keys: Collection[str]) -> None:
         """There is one writer."""

@@ -1,4 +1,4 @@
-"""The pages: HTML that is made on the server and useful without JavaScript; small scripts make it live."""
+"""The pages: HTML rendered on the server that works without JavaScript; small scripts keep it live."""
 
 from __future__ import annotations
 

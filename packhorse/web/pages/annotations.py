@@ -1,7 +1,7 @@
-"""Flags: what happened to foremen, workers and queues, as upright lines across the charts.
+"""Annotations: events of foremen, workers and queues, drawn as vertical lines across the charts.
 
-A foreman that started is a machine that came back, or a deployment, which is told by its version where workers know it.
-One that died, and a pause, explain what the curves do after it.
+The start of a foreman marks a rebooted machine or a deployment; if the workers report a version, the line names it. The
+death of a foreman, or a pause, explains what the curves do after it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LOOKS = {
 
 
 def annotated(charts: Sequence[Chart], events: Sequence[Event], queue: str | None = None) -> list[Chart]:
-    """The charts with the flags of their time; of a chart of one queue, no pauses of others."""
+    """Add to each chart the events of its time. The chart of one queue leaves out the pauses of others."""
     told = [event for event in events if event.kind in _LOOKS and queue in (None, event.queue or queue)]
     same = {event.id for event in _same_version(told)}
     flags = [_flag(event) for event in told if event.id not in same]
@@ -35,7 +35,8 @@ def annotated(charts: Sequence[Chart], events: Sequence[Event], queue: str | Non
 
 
 def _same_version(events: Sequence[Event]) -> Iterator[Event]:
-    """What was deployed although it was the latest already: all workers were gone for a while, or two began at once."""
+    """Yield deployments of the version that was deployed already: all workers were gone for a while, or two started at
+    the same time."""
     version = None
     for event in sorted((event for event in events if event.kind is Kind.DEPLOYED), key=lambda event: event.id):
         if (event.data or {}).get("version") == version:

@@ -1,6 +1,6 @@
-"""Static files: the style sheet and the scripts, from a table that is made once. Nothing else can be asked for.
+"""Static files: the style sheet and the scripts, in a table that is built once. Nothing else is served.
 
-Their address holds a digest of them all, so a browser may keep them for good.
+The address contains a digest of all files, so browsers may cache them for good.
 """
 
 from __future__ import annotations
@@ -16,15 +16,13 @@ _KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=ut
 
 
 class Asset(NamedTuple):
-    """One file."""
-
     body: bytes
     kind: str
 
 
 @functools.cache
 def assets() -> dict[str, Asset]:
-    """Every file by its name."""
+    """Return every file by its name."""
     folder = resources.files("packhorse.web") / "static"
     found = {}
     for file in sorted(folder.iterdir(), key=lambda file: file.name):
@@ -36,12 +34,12 @@ def assets() -> dict[str, Asset]:
 
 @functools.cache
 def digest() -> str:
-    """A short name for this version of all files."""
+    """Return a short name for this version of all files."""
     return hashlib.sha256(b"".join(asset.body for asset in assets().values())).hexdigest()[:12]
 
 
 def asset_response(version: str, name: str) -> Response | None:
-    """The answer to `/static/VERSION/NAME`; None: there is no such file."""
+    """Answer `/static/VERSION/NAME`; None if there is no such file."""
     asset = assets().get(name)
     if asset is None:
         return None

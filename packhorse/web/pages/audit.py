@@ -1,5 +1,5 @@
-"""The audit: who did what to which job, queue, schedule or foreman, and when. What is done to many jobs of a queue at
-once reads as one line, which opens to show them."""
+"""The audit: who did what to which job, queue, schedule or foreman, and when. One action on many jobs of a queue is one
+line that opens to show them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WORDS = {
 
 
 class AuditEntry(NamedTuple):
-    """An action, or many like it at the same time."""
+    """One action, or several equal ones at the same time."""
 
     at: int
     by: str
@@ -46,18 +46,18 @@ class AuditEntry(NamedTuple):
 
 @page("/audit", "audit")
 def audit(call: Call, request: PageRequest) -> PageResponse:
-    """The newest first."""
+    """List the actions, newest first."""
     text = request.query.get("before", "")
     before = int(text) if text.isdigit() and len(text) < 18 else None
     by = request.query.get("by")
-    actions = call.reader.history.audit(before, _LIMIT, by)
-    earlier = address("/audit", by=by, before=actions.before) if actions.before is not None else None
-    return PageResponse("audit.html", "Audit", {"told": _entries(actions), "earlier": earlier, "by": by})
+    deeds = call.reader.history.audit(before, _LIMIT, by)
+    earlier = address("/audit", by=by, before=deeds.before) if deeds.before is not None else None
+    return PageResponse("audit.html", "Audit", {"told": _entries(deeds), "earlier": earlier, "by": by})
 
 
-def _entries(actions: list[Event]) -> list[AuditEntry]:
+def _entries(deeds: list[Event]) -> list[AuditEntry]:
     entries: list[AuditEntry] = []
-    for event in actions:
+    for event in deeds:
         by, word = str((event.data or {}).get("by")), _WORDS.get(event.kind, event.kind.replace("_", " "))
         entry = _same_action(entries, event, by, word)
         if entry is not None:
@@ -68,7 +68,7 @@ def _entries(actions: list[Event]) -> list[AuditEntry]:
 
 
 def _same_action(entries: list[AuditEntry], event: Event, by: str, word: str) -> AuditEntry | None:
-    """Of those just told, the one that this event of a job is part of. Jobs of several queues may lie mixed."""
+    """Find the entry that this event of a job belongs to. Events of several queues may be interleaved."""
     if event.job_id is None:
         return None
     for each in reversed(entries):

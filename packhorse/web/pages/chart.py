@@ -1,7 +1,7 @@
-"""Charts as plain SVG, drawn on the server, so that they are there without JavaScript too.
+"""Charts as plain SVG, drawn on the server, so they also work without JavaScript.
 
-The drawing stretches to whatever room there is; the words around it are HTML and keep their size. Each chart carries
-its numbers as a table, which is what a screen reader reads and what the pointer's reading line takes its values from.
+The drawing stretches to fit; the text around it is HTML and keeps its size. Each chart includes its numbers as a table:
+screen readers read it, and the line that follows the pointer takes its values from it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ WIDTH, HEIGHT = 600, 120
 _LONG_NAME = 40
 
 Value = float | None
-"""None is a gap: nobody measured anything."""
+"""None is a gap: nothing was measured."""
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One row of numbers; `look` is the class that gives it colour and pattern."""
+    """One series; `look` is the CSS class that gives it colour and pattern."""
 
     title: str
     look: str
@@ -47,8 +47,6 @@ class Annotation(msgspec.Struct, frozen=True):
 
 
 class Chart(msgspec.Struct, frozen=True):
-    """A chart, ready to be shown."""
-
     title: str
     unit: str
     times: list[int]
@@ -56,8 +54,8 @@ class Chart(msgspec.Struct, frozen=True):
     shape: Literal["stack", "lines"]
     show: Callable[[float], str]
     width: int  # of one interval, in microseconds
-    lowest: float | None = None  # at the lower edge, if each step up is a multiple of the one below; else it is nought
-    flags: Sequence[Annotation] = ()  # see `flags.py`
+    lowest: float | None = None  # the lower edge of a logarithmic scale; None: linear from 0
+    flags: Sequence[Annotation] = ()  # see `annotations.py`
     is_over: bool = False  # it ends before now
 
     @property
@@ -77,21 +75,21 @@ class Chart(msgspec.Struct, frozen=True):
 
     @property
     def edges(self) -> list[str]:
-        """What stands beside the drawing, from the top down."""
+        """The labels beside the drawing, from the top down."""
         if self.lowest:
             middle = float(f"{sqrt(self.top * self.lowest):.2g}")  # as round as it can be
             return [self.show(value) for value in (self.top, middle, self.lowest)]
         return [self.show(self.top), self.show(self.top / 2), self.show(0)]
 
     def height(self, value: float) -> float:
-        """Where a number is drawn, from the top down."""
+        """The vertical position of a number, measured from the top."""
         if self.lowest:
             return _y(log(max(value, self.lowest) / self.lowest), log(self.top / self.lowest))
         return _y(value, self.top)
 
     @property
     def feet(self) -> list[str]:
-        """What stands below it, from left to right."""
+        """The labels below the drawing, from left to right."""
         if not self.times:
             return []
         start, end = self.times[0], self.times[-1] + self.width
@@ -124,7 +122,6 @@ class Chart(msgspec.Struct, frozen=True):
         return f"{self.title}, {self.unit}. " + ("; ".join(parts) or "No numbers yet") + "."
 
     def svg(self) -> Markup:
-        """The drawing."""
         shapes = _stack(self) if self.shape == "stack" else _lines(self)
         grid = "".join(
             f'<line class="grid" x1="0" x2="{WIDTH}" y1="{y}" y2="{y}"/>' for y in (0.5, HEIGHT / 2, HEIGHT - 0.5)
@@ -180,8 +177,8 @@ def _lines(chart: Chart) -> str:
 
 
 def _polyline(points: Sequence[tuple[float, float]], look: str) -> str:
-    """A stretch of a line. A single number between two gaps is a dot: a line of no length with a thick round end, which
-    stays round however the drawing is stretched."""
+    """Draw a piece of a line. A single number between two gaps becomes a dot: a line of almost no length with a thick
+    round end, which stays round however the drawing is stretched."""
     if len(points) == 1:
         (x, y), look = points[0], f"{look} dot"
         points = [(x, y), (x + 0.1, y)]
@@ -189,7 +186,7 @@ def _polyline(points: Sequence[tuple[float, float]], look: str) -> str:
 
 
 def _pieces(values: Sequence[Value]) -> list[list[tuple[int, float]]]:
-    """The stretches between gaps."""
+    """Split a line at its gaps."""
     pieces: list[list[tuple[int, float]]] = [[]]
     for place, value in enumerate(values):
         if value is None:
@@ -200,7 +197,7 @@ def _pieces(values: Sequence[Value]) -> list[list[tuple[int, float]]]:
 
 
 def sparkline(values: Sequence[Value], title: str) -> Markup:
-    """A chart as small as a word."""
+    """Draw a chart the size of a word."""
     top = max((value for value in values if value is not None), default=0)
     if not top:
         return Markup('<span class="quiet">–</span>')
@@ -213,7 +210,7 @@ def sparkline(values: Sequence[Value], title: str) -> Markup:
 
 
 def nice(value: float) -> float:
-    """The next round number from here up."""
+    """Round up to the next round number."""
     if value <= 0:
         return 1.0
     power = 1.0
@@ -229,7 +226,7 @@ _ROUND_SPANS = (90, 120, 180, 240, 300, 360, 600, 900, 1_200, 1_800, 2_400, 3_60
 
 
 def nice_span(seconds: float) -> float:
-    """The next round length of time from here up: 15 minutes, not a thousand seconds."""
+    """Round up to the next round duration: 15 minutes rather than a thousand seconds."""
     if seconds <= 60:
         return nice(seconds)
     return next((each for each in _ROUND_SPANS if each >= seconds), 3_600 * nice(seconds / 3_600))
@@ -270,12 +267,12 @@ class Intervals:
 
     @cached_property
     def each(self) -> list[RunStats]:
-        """What each interval comes to; charts ask, and not every page has some."""
+        """The statistics of each interval. Computed when a chart needs them: some pages have no chart."""
         return [run_stats(self._sorted[at]) for at in self.times]
 
     def growth(self) -> dict[str, list[int]]:
-        """By how many unfinished jobs each queue grew, interval by interval; those that did not change are left out.
-        In one walk, for there may be hundreds of queues."""
+        """How much the number of unfinished jobs of each queue grew in each interval; queues without a change are left
+        out. One pass is enough even for hundreds of queues."""
         found: dict[str, list[int]] = {}
         for place, at in enumerate(self.times):
             for point in self._sorted[at]:
@@ -284,7 +281,7 @@ class Intervals:
         return found
 
     def growth_since(self) -> Counter[str]:
-        """By how many unfinished jobs each queue has grown since the last interval."""
+        """How much the number of unfinished jobs of each queue has grown since the last interval."""
         found: Counter[str] = Counter()
         for point in self._later:
             found[point.queue] += _grew(point)
@@ -292,11 +289,11 @@ class Intervals:
 
     @property
     def is_over(self) -> bool:
-        """Does it end before now?"""
+        """Does the range end before now?"""
         return self.times[-1] + self.width <= self.now
 
     def oldest(self, queued_at: int | None) -> list[Value]:
-        """The age of the oldest job in line, interval by interval, in seconds; see `waiting_time`."""
+        """The age of the oldest job in line in each interval, in seconds; see `waiting_time`."""
         found = [longest_wait(self._sorted[at]) for at in self.times]
         if queued_at is None:
             return found
@@ -304,8 +301,8 @@ class Intervals:
         return [max(wait or 0, age) if age > 0 else wait for wait, age in zip(found, ages, strict=True)]
 
     def rate(self, counts: Sequence[int]) -> list[Value]:
-        """How many a second. The present interval is not over yet; one that has hardly begun is taken together with
-        the one before, or it would look like a fall."""
+        """The rate per second. The present interval is not over; if it has only just begun, it is merged with the one
+        before, or it would look like a drop."""
         rates: list[Value] = [count * SECOND / self.width for count in counts]
         if self.is_over:
             return rates
@@ -331,7 +328,7 @@ def _chart(
 
 
 def throughput(intervals: Intervals) -> Chart:
-    """Jobs completed and attempts failed, a second; and halted ones, if there were any."""
+    """Completed jobs and failed attempts per second, and halted attempts if there were any."""
     done = intervals.rate([each.completed for each in intervals.each])
     failed = intervals.rate([each.failed for each in intervals.each])
     halted = [each.halted for each in intervals.each]
@@ -342,17 +339,17 @@ def throughput(intervals: Intervals) -> Chart:
 
 
 def failed(intervals: Intervals) -> Chart:
-    """Attempts that failed, interval by interval."""
+    """Failed attempts in each interval."""
     lines = [Line("failed", "bad", [float(each.failed) for each in intervals.each])]
     return _chart("Failures", _WIDTHS[intervals.width], intervals, lines, "stack", _count)
 
 
 def waiting_time(intervals: Intervals, oldest: int | None = None) -> Chart:
-    """How long jobs had waited in line when they began; and how long the oldest had: the one that had waited longest of
-    those that began in an interval, or the one that is the `oldest` in line now and has been since."""
+    """How long jobs waited in line before they started, and how long the oldest waited: the longest wait of those that
+    started in an interval, or the age of the `oldest` job that is still in line."""
     p50, p95, mean = ([getattr(each, f"wait_{name}") for each in intervals.each] for name in ("p50", "p95", "mean"))
     if any(value is not None and high is None for value, high in zip(mean, p95, strict=True)):
-        lines = [Line("mean", "first", mean)]  # counted without steps, by a version that had none
+        lines = [Line("mean", "first", mean)]  # an older version counted without a histogram
     else:
         lines = [Line("p50", "first", p50)]
     lines += [Line("p95", "second", p95), Line("oldest", "other", intervals.oldest(oldest))]
@@ -370,15 +367,15 @@ def running_time(intervals: Intervals) -> Chart:
 
 
 def _durations(title: str, unit: str, intervals: Intervals, lines: list[Line]) -> Chart:
-    """What goes from milliseconds to hours: one that took long leaves the others their room."""
+    """Make a chart of durations from milliseconds to hours, where one long value does not flatten the others."""
     return _chart(title, unit, intervals, lines, "lines", _span, SHORTEST_STEP)
 
 
 def unfinished(intervals: Intervals, present: dict[str, int], began_at: int | None = None, most: int = 4) -> Chart:
-    """Jobs that had not ended, by queue: counted back from the present through what came and what ended.
+    """Unfinished jobs by queue, counted back from the present numbers.
 
-    Where the storage began within these intervals (`began_at`), they are counted from there: present numbers and points
-    are read at different moments, and counting back would show the difference as jobs before there were any.
+    If the storage was created within these intervals (`began_at`), count up from there instead. The present numbers and
+    the points are read at different moments, so counting back would show jobs from before there were any.
     """
     growth, since, still = intervals.growth(), intervals.growth_since(), [0] * len(intervals.times)
     if began_at is not None and began_at >= intervals.times[0]:
@@ -403,12 +400,12 @@ def unfinished(intervals: Intervals, present: dict[str, int], began_at: int | No
 
 
 def by_minute(title: str, longest: str, minutes: Sequence[tuple[float, float] | None], now: int) -> Chart:
-    """How long something took in each minute up to the present one, in seconds: its mean, and the longest of it."""
+    """How long something took in each minute up to now, in seconds: the mean and the longest."""
     last = now // MINUTE * MINUTE
     times = [last - MINUTE * back for back in range(len(minutes))][::-1]
     looks = (("mean", "first"), (longest, "second"))
     lines = [Line(name, look, [each and each[at] for each in minutes]) for at, (name, look) in enumerate(looks)]
-    return Chart(title, "where somebody looked", times, lines, "lines", _span, MINUTE)
+    return Chart(title, "by minute, when measured", times, lines, "lines", _span, MINUTE)
 
 
 def _grew(point: Point) -> int:

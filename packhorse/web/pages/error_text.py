@@ -1,4 +1,4 @@
-"""Tracebacks for reading: the user's own frames open, those of libraries folded away."""
+"""Readable tracebacks: the user's own frames are open, frames of libraries are folded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<n
 
 
 class Piece(NamedTuple):
-    """Some lines. `frames` is how many frames of libraries they are; 0: not a library's, and to be read."""
+    """Some lines of a traceback. `frames` counts the library frames among them; 0: it is not a library's, and stays
+    open."""
 
     text: str
     frames: int = 0
@@ -24,7 +25,7 @@ class Piece(NamedTuple):
 
 
 def pieces_of(text: str) -> list[Piece]:
-    """The traceback in pieces, in order. If no frame is the user's own, nothing is folded."""
+    """Split the traceback into pieces, in order. If no frame is the user's own, nothing is folded."""
     blocks = _blocks(text.splitlines())
     if all(is_folded for is_frame, is_folded, _ in blocks if is_frame):
         return [Piece(safe(text))]
@@ -45,7 +46,7 @@ def pieces_of(text: str) -> list[Piece]:
 
 
 def _blocks(lines: list[str]) -> list[tuple[bool, bool, list[str]]]:
-    """Frames, each with its source lines, and what stands between them."""
+    """Split into frames, each with its source lines, and the lines between frames."""
     blocks: list[tuple[bool, bool, list[str]]] = []
     for line in lines:
         found = _FRAME.match(line)
@@ -78,7 +79,8 @@ def issue_text(
     versions: list[str],
     names: Names = USUAL,
 ) -> str:
-    """The failure of this job; `args` and `why` as the page shows them, `versions` as "name 1.2", without `names`."""
+    """Describe the failure as text for an issue. `args` and `why` are as the page shows them, `versions` as "name 1.2";
+    secret values, which `names` identify, are hidden."""
     clean = partial(without_secrets, names=names)
     head = shorten(f"{failure.type}: {clean(failure.message.partition(chr(10))[0])}", _LONGEST)
     kinds = f"; one of {same:,} failures of this kind" if same > 1 else ""
@@ -99,7 +101,7 @@ def issue_text(
 
 
 def _code(text: str) -> str:
-    """Text on one line as code that nothing in it can end."""
+    """Quote text on one line as Markdown code that the text cannot end."""
     line = " ".join(text.split()) or "?"
     fence = "`" * (_longest_run(line) + 1)
     space = " " if line.startswith("`") or line.endswith("`") else ""
@@ -107,11 +109,11 @@ def _code(text: str) -> str:
 
 
 def _fenced(title: str, text: str, language: str) -> list[str]:
-    """A block that nothing in the text can end."""
+    """Quote text as a Markdown block that the text cannot end."""
     fence = "`" * max(_longest_run(text) + 1, 3)
     return [f"{title}:", "", f"{fence}{language}", text.rstrip("\n"), fence, ""]
 
 
 def _longest_run(text: str) -> int:
-    """Of backticks."""
+    """Return the length of the longest run of backticks."""
     return max((len(run) for run in re.findall("`+", text)), default=0)

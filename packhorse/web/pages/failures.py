@@ -1,4 +1,4 @@
-"""Failures by cause: what goes wrong, how often, since when and since which version; and one cause with its jobs."""
+"""Failures by cause: what fails, how often, since when and since which version; and one cause with its jobs."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from packhorse.web.pages.time_range import Range, chosen_range
 
 _JOBS = 20
 _ROWS = 25
-_USUAL = "48h"  # what fails is looked at the next morning, too
+_USUAL = "48h"  # failures are also looked at the next morning
 NEXT_VERSION = "version"
 DURATIONS = {"1h": "for an hour", "24h": "for a day", "7d": "for a week", "30d": "for a month"}
-"""For how long a failure can be silenced, and how that is said."""
+"""For how long a failure can be silenced, and its label."""
 
 
 class Row(NamedTuple):
-    """A cause in the list: how many there were interval by interval, and how many of its jobs are left."""
+    """A cause in the list: how often it occurred in each interval, and how many of its jobs are left."""
 
     group: FailureGroup
     history: list[int]
-    left: dict[str, Count] | None  # None: it could not be counted at once
+    left: dict[str, Count] | None  # None: counting would take too long
 
     @property
     def number(self) -> int:
@@ -43,7 +43,7 @@ class Row(NamedTuple):
 
 @page("/failures", "failures")
 def failures(call: Call, request: PageRequest) -> PageResponse:
-    """Every cause, the latest first; what somebody has silenced is apart."""
+    """List the causes, latest first; silenced ones are listed separately."""
     reader, now = call.reader, call.reader.now()
     chosen = chosen_range(request, now, _USUAL)
     groups, task = reader.failures(), request.query.get("task")
@@ -74,7 +74,8 @@ def failures(call: Call, request: PageRequest) -> PageResponse:
 
 
 def _first(request: PageRequest, number: int) -> int:
-    """The place of the first row on this page. The address says it, and anybody may have written that."""
+    """Return the position of the first row on this page, from the address. Users can edit that, so a bad value counts
+    as 0."""
     text = request.query.get("first", "")
     place = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
     return place if place < number else 0
@@ -85,13 +86,13 @@ def _row(group: FailureGroup, counts: Mapping[int, int], intervals: Intervals, l
 
 
 def within(counts: Mapping[int, int], intervals: Intervals) -> int:
-    """How many fall into these intervals."""
+    """Return how many fall into these intervals."""
     return sum(number for at, number in counts.items() if intervals.times[0] <= at <= intervals.times[-1])
 
 
 @page("/failures/{cause}", "failures")
 def failure(call: Call, request: PageRequest, cause: str) -> PageResponse:
-    """One cause: an example, the jobs, and what can be done to all of them."""
+    """Show one cause: an example, its jobs, and actions on all of them."""
     group, now = call.reader.failure(cause), call.reader.now()
     chosen = chosen_range(request, now, _USUAL)
     filters = {state: Filter(states=frozenset({state}), cause=cause) for state in (RETRYING, DEAD, ABORTED)}
@@ -120,7 +121,7 @@ def failure(call: Call, request: PageRequest, cause: str) -> PageResponse:
 
 @form_action("/failures/{cause}/silence")
 def silence(call: Call, request: PageRequest, cause: str) -> Redirect:
-    """Show it apart for a while, or until the code is another."""
+    """List it separately for a while, or until the code version changes."""
     wanted = request.field("duration") or "24h"
     if wanted == NEXT_VERSION:
         call.actions.silence(cause, None, until_next_version=True)
@@ -131,14 +132,14 @@ def silence(call: Call, request: PageRequest, cause: str) -> Redirect:
 
 @form_action("/failures/{cause}/unsilence")
 def unsilence(call: Call, request: PageRequest, cause: str) -> Redirect:
-    """Show it among the others again."""
+    """List it with the others again."""
     call.actions.unsilence(cause)
     return Redirect(f"/failures/{cause}?said=unsilenced")
 
 
 def _steps(found: dict[State, Page]) -> Iterator[tuple[str, str, str, str]]:
-    """What can be done to all: the operation, its button's words and look, and the states that it is for. What was
-    aborted, by its time limit or by somebody, is tried again only if that is asked for."""
+    """Yield the actions on all jobs: the operation, the label and look of its button, and the states it applies to.
+    Aborted jobs, whether by an operator or by their time limit, are retried only on request."""
     if _may_be(found[RETRYING]) or _may_be(found[DEAD]):
         yield "retry", "Retry all of this cause", "primary", "dead,retrying"
     if _may_be(found[ABORTED]):
@@ -148,12 +149,12 @@ def _steps(found: dict[State, Page]) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _may_be(page: Page) -> bool:
-    """Is there one, or might there be one further on?"""
+    """Is there a job here, or perhaps on a later page?"""
     return bool(page.jobs or page.next)
 
 
 def _durations(group: FailureGroup) -> dict[str, str]:
-    """How long it can be silenced; until the next version, if this one is known."""
+    """Return how long it can be silenced; until the next version too, if the present one is known."""
     version = {} if group.last_version is None else {NEXT_VERSION: "until the next version"}
     return {**version, **DURATIONS}
 
@@ -169,6 +170,6 @@ def _over_time(call: Call, group: FailureGroup, chosen: Range, now: int) -> char
 
 
 def _issue(call: Call, group: FailureGroup, example: Failure) -> str:
-    """The example as text for an issue."""
+    """Describe the example as text for an issue."""
     record = call.reader.get(group.last_job_id)
     return issue_of(call, record, example, pretty(record.args)[0])

@@ -1,7 +1,7 @@
-"""The filter of a list of jobs as its address has it, word by word: each word is a chip that can be taken away.
+"""The filter of a job list as its address holds it, word by word: each word is a chip that can be removed.
 
-An address has some words by name (`?state=dead&queue=mail`), as links make them, and all others in `q`, as people
-write them. What is written goes before what a link has added.
+Links put some words under their own names (`?state=dead&queue=mail`); `q` holds the words that people type. A typed
+word takes precedence over one from a link.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from packhorse.storage.records import Filter
 from packhorse.web.pages.page import address
 
 Query = dict[str, str]
-_TRIED = 4  # chips that are taken away, one by one, to see which of them leaves nothing
+_TRIED = 4  # chips removed one by one to find which of them empties the list
 _TRYING = 0.03  # seconds, for all of them
 
 
@@ -41,12 +41,12 @@ class Chip(NamedTuple):
 
 
 def filter_of(query: Query, now: int) -> Filter:
-    """The filter that the address of the list means."""
+    """Parse the address of the list into a filter."""
     return parse_words_apart(_words(query), now)
 
 
 def expand_named_filters(query: Query, filters: Mapping[str, str]) -> Query:
-    """The query with the words of a named filter in the place of its name; one that names none is as it was."""
+    """Replace the name of a named filter with its words; return a query without such a name unchanged."""
     written = query.get("q", "")
     if SIGN not in written:
         return query
@@ -55,12 +55,12 @@ def expand_named_filters(query: Query, filters: Mapping[str, str]) -> Query:
 
 
 def selects_jobs(query: Query, now: int) -> bool:
-    """Does the address choose some jobs, to whom something can be done? Its order alone does not."""
+    """Does the address narrow the list enough to act on its jobs? An order alone does not."""
     return chooses_some(_words(query), now)
 
 
 def filter_text(query: Query) -> str:
-    """The same as filter words, for a shell and for doing something to all that fit."""
+    """Return the query as filter words, for a shell and for actions on all matching jobs."""
     try:
         return shlex.join(_words(query))
     except BadValue:
@@ -68,14 +68,14 @@ def filter_text(query: Query) -> str:
 
 
 def without_state(query: Query) -> Query:
-    """The same for jobs of every state."""
+    """Return the query without its state, so that it covers jobs of every state."""
     words = [word for word in _written(query) if word_name(word) != "state"]
     kept = {name: value for name, value in query.items() if name not in ("state", "cursor")}
     return {**kept, "q": shlex.join(words)} if len(words) < len(_written(query)) else kept
 
 
 def filter_chips(query: Query) -> list[Chip]:
-    """Each word of the filter."""
+    """Make a chip for each word of the filter."""
     bare = {name: value for name, value in query.items() if name != "cursor"}
     written = _written(query)
     chips = [
@@ -86,7 +86,7 @@ def filter_chips(query: Query) -> list[Chip]:
 
 
 def emptying(chips: list[Chip], now: int, has_any: Callable[[Filter], bool]) -> list[Chip]:
-    """Those without which some jobs would fit, as far as is soon seen."""
+    """Find the chips whose removal would bring jobs into an empty list, as far as a short search can say."""
     until, found = time.monotonic() + _TRYING, []
     for chip in chips[:_TRIED] if len(chips) > 1 else []:
         if has_any(filter_of(chip.rest, now)):
@@ -97,7 +97,7 @@ def emptying(chips: list[Chip], now: int, has_any: Callable[[Filter], bool]) -> 
 
 
 def _words(query: Query) -> list[str]:
-    """Every word; BadValue if they cannot be taken apart."""
+    """Return every word; raise BadValue if they cannot be split."""
     text = query.get("q", "").strip()
     words = split_words([text]) if text else []
     said = {word_name(word) for word in words} - {"text"}
@@ -105,7 +105,7 @@ def _words(query: Query) -> list[str]:
 
 
 def _written(query: Query) -> list[str]:
-    """The words in `q`, taken apart if they can be."""
+    """Return the words in `q`, split if possible."""
     text = query.get("q", "").strip()
     try:
         return split_words([text]) if text else []

@@ -1,4 +1,4 @@
-"""How pages show things: times, spans, numbers, sizes, and text that others wrote. The templates use them."""
+"""Template filters: times, durations, numbers, sizes, and text that others wrote."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ STATE_ICONS = {
 
 
 def capital(text: str) -> str:
-    """The beginning of a sentence. A name in front of it, as of a function or a command, stays as it is."""
+    """Start a sentence with a capital letter. A leading name, such as of a function or a command, stays as it is."""
     return safe(text[:1].upper() + text[1:] if _PLAIN_WORD.match(text) else text)
 
 
 def sentence(text: str) -> str:
-    """A message as a sentence, with a full stop if it has no mark of its own."""
+    """Make a message a sentence, with a full stop if it has no closing mark."""
     return capital(text) + ("" if text.endswith((".", "?", "!", "…")) else ".")
 
 
 def number(value: float | None) -> str:
-    """A number with its thousands apart."""
+    """Format a number with thousands separators."""
     if value is None:
         return "–"
     return f"{value:,.0f}" if value == int(value) or abs(value) >= 100 else f"{value:,.3g}"
 
 
 def compact(value: int) -> str:
-    """A number where there is little room: 1.02 M."""
+    """Format a number where there is little room: 1.02 M."""
     if value < 10_000:
         return f"{value:,}"
     size, unit = next((each for each in _UNITS if value < 999.5 * each[0]), _UNITS[-1])
@@ -61,12 +61,12 @@ def compact(value: int) -> str:
 
 
 def size(value: int | None) -> str:
-    """Bytes."""
+    """Format a number of bytes."""
     return "–" if value is None else size_text(value)
 
 
 def span(duration: float | None) -> str:
-    """A duration in microseconds: "1 m 25 s", "480 ms", "31 µs"."""
+    """Format a duration in microseconds: "1 m 25 s", "480 ms", "31 µs"."""
     if duration is None:
         return "–"
     if duration < 999.5:
@@ -79,12 +79,12 @@ def span(duration: float | None) -> str:
 
 
 def seconds(duration: float | None) -> str:
-    """The same for seconds."""
+    """Format a duration in seconds."""
     return "–" if duration is None else span(duration * SECOND)
 
 
 def percentile(value: float | None) -> str:
-    """A percentile in seconds: "1.2 s", "≤ 1 ms"."""
+    """Format a percentile in seconds: "1.2 s", "≤ 1 ms"."""
     if value is None:
         return "–"
     sign, duration = percentile_bound(value)
@@ -92,7 +92,7 @@ def percentile(value: float | None) -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    """A share."""
+    """Format a share."""
     if not whole:
         return "–"
     share = 100 * part / whole
@@ -102,7 +102,7 @@ def percent(part: float, whole: float) -> str:
 
 
 def ago(at: int | None, now: int) -> Markup:
-    """A moment for a list: how long ago, or how soon; the exact time is a hint away."""
+    """Format a time for a list: how long ago, or how soon; the exact time is in a tooltip."""
     if at is None:
         return Markup('<span class="quiet">–</span>')
     away = at - now
@@ -111,7 +111,7 @@ def ago(at: int | None, now: int) -> Markup:
 
 
 def due(at: int | None, now: int, before: str = "") -> Markup:
-    """A moment that something is planned for: how soon, with a word `before` it, or since when it is due."""
+    """Format a planned time: how soon, with a word `before` it, or since when it is due."""
     if at is None:
         return Markup('<span class="quiet">–</span>')
     text = f"due {_short(now - at)} ago" if now - at >= SECOND else f"{before} in {_short(at - now)}".strip()
@@ -119,7 +119,7 @@ def due(at: int | None, now: int, before: str = "") -> Markup:
 
 
 def with_moment(text: str, at: int | None, now: int) -> Markup:
-    """A sentence that says how long ago something was: its first such words as a moment, which scripts keep true."""
+    """Replace the first "… ago" in a sentence with a time element, which scripts keep current."""
     found = _AGO.search(text) if at is not None else None
     if at is None or found is None:
         return escape(text)
@@ -128,12 +128,12 @@ def with_moment(text: str, at: int | None, now: int) -> Markup:
 
 
 def with_commands(text: str) -> Markup:
-    """Text in which what stands between backticks is something to type."""
+    """Mark the parts between backticks as something to type."""
     return Markup(_COMMAND.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704 - escaped, and our own tags
 
 
 def clock(at: int | None, *, day: bool = True) -> Markup:
-    """A moment in full, to the millisecond, in UTC."""
+    """Format a time in full, to the millisecond, in UTC."""
     if at is None:
         return Markup('<span class="quiet">–</span>')
     moment = to_datetime(at)
@@ -146,7 +146,7 @@ def clock(at: int | None, *, day: bool = True) -> Markup:
 
 
 def _short(duration: int) -> str:
-    """The largest unit only, and whole ones."""
+    """Format a duration in its largest unit only, rounded down."""
     whole, unit = re.match(r"(\d+)(?:\.\d+)?([a-z]+)", span_text(duration)).groups()  # type: ignore[union-attr]
     return f"{whole} {unit}"
 
@@ -159,7 +159,7 @@ def _time(at: int, text: str, kind: str = "ago") -> Markup:
 
 
 def moment(at: int | None) -> Markup:
-    """A moment in full, to the second, in UTC."""
+    """Format a time in full, to the second, in UTC."""
     return (
         Markup('<span class="quiet">–</span>')
         if at is None
@@ -168,24 +168,24 @@ def moment(at: int | None) -> Markup:
 
 
 def short(name: str | None) -> str:
-    """The short form of a job's or a worker's id: the end of a UUID, which begins with the time; else the beginning."""
+    """Shorten the id of a job or worker: the end of a UUID, because its beginning is the time; else the beginning."""
     if not name:
         return "–"
     return name[-8:] if _UUID.fullmatch(name) else name[:8]
 
 
 def for_shell(job_id: str) -> str:
-    """A job as a command names it: the end of a UUID; any other id whole, for such ids often begin alike."""
+    """Name a job for a command: the end of a UUID; any other id in full, because such ids often begin alike."""
     return short(job_id) if _UUID.fullmatch(job_id) else job_id
 
 
 def place(where: str | None) -> str:
-    """Where a failure happened: the file's last two parts are enough."""
+    """Shorten the place of a failure to the last two parts of the file's path."""
     return safe("/".join(re.split(r"[/\\]", where)[-2:])) if where else "–"
 
 
 def pretty(text: str | None) -> tuple[str, bool]:
-    """Stored JSON for reading, and whether it was cut."""
+    """Format stored JSON for reading; return also whether it was cut."""
     if text is None:
         return "", False
     try:
@@ -196,7 +196,7 @@ def pretty(text: str | None) -> tuple[str, bool]:
 
 
 def plain(value: Any) -> str:
-    """A value of an event's data, in a few words."""
+    """Format a value of an event's data in a few words."""
     if isinstance(value, dict) and "type" in value:
         return safe(f"{value['type']}: {value.get('message', '')}")
     return safe(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))

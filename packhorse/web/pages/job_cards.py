@@ -1,6 +1,6 @@
-"""The cards of a job's page: what each of them shows. One function makes the values of one part of `job.html`.
+"""The cards of a job's page. Each function computes the values of one part of `job.html`.
 
-Everything is looked at once, as `Seen`; the page puts the parts together. Text that others wrote is made safe here.
+`JobView` reads everything once; the page combines the parts. Text that others wrote is escaped here.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from packhorse.web.security.redaction import HIDDEN
 from packhorse.web.text import safe
 
 EVENTS = 500
-"""The events of one job that its page knows of."""
+"""The most events of one job that its page reads."""
 LEVELS = {"": "all", LogLevel.INFO: "info+", LogLevel.WARNING: "warning+", LogLevel.ERROR: "error"}
-"""What can be chosen of a log, as the address says it and as the page does."""
+"""The levels to choose from: as in the address, and as on the page."""
 _FEW_EVENTS = 30
 _LINES = 1_000
-_LOOKS = 50  # for the end of a log; a job keeps a thousand lines unless it is told to keep more
+_LOOKS = 50  # pages read to find the end of a log; a job keeps 1,000 lines unless the settings say more
 
 
 class JobView(NamedTuple):
-    """A job, and what its page needs to know besides."""
+    """A job, and what else its page needs."""
 
     call: Call
     job: Job
@@ -63,13 +63,13 @@ class JobView(NamedTuple):
 
 
 def cards_of(seen: JobView) -> dict[str, Any]:
-    """All that `job.html` shows of a job."""
+    """Return everything that `job.html` shows of a job."""
     parts = (_heading, _sentence, _failure, _attempts, _standing, _log, _history, _arguments, _result, _facts)
     return {name: value for part in parts for name, value in part(seen).items()}
 
 
 def _heading(seen: JobView) -> dict[str, Any]:
-    """Its name, and what can be done."""
+    """Its name, and the actions on it."""
     job = seen.job
     return {
         "job": job,
@@ -84,7 +84,7 @@ def _heading(seen: JobView) -> dict[str, Any]:
 
 
 def _sentence(seen: JobView) -> dict[str, Any]:
-    """What happened."""
+    """What happened to it."""
     why = capital(_why(seen.call, seen.job, seen.failure))
     return {
         "why": with_commands(with_moment(why, seen.job.finished_at, seen.now)),
@@ -111,7 +111,7 @@ def _attempts(seen: JobView) -> dict[str, Any]:
 
 
 def _standing(seen: JobView) -> dict[str, Any]:
-    """Where it stands, which its worker may be asked."""
+    """Where it is in its code: the stack that its worker reported, if it did."""
     return {"may_ask": seen.job.state is RUNNING and may_order(seen.call), "stood": _stood(seen)}
 
 
@@ -133,7 +133,7 @@ class JobThen(NamedTuple):
 
 
 def then_of(event: Event) -> JobThen | None:
-    """The job after this event, as JSON."""
+    """Return the job after this event, as JSON."""
     told = object_fields(event)
     if told is None:
         return None
@@ -167,11 +167,11 @@ def _facts(seen: JobView) -> dict[str, Any]:
     }
 
 
-# --- what was seen, in few words --------------------------------------------------------------------------------------
+# --- facts, in few words ----------------------------------------------------------------------------------------------
 
 
 def issue_of(call: Call, job: Job, failure: Failure, args: str) -> str:
-    """The failure as text for an issue, with what it ran on as far as that is known."""
+    """Describe the failure as text for an issue, with the versions it ran on where they are known."""
     health = call.web.cache.health()
     versions = [*_ran_on(call, job), f"{health.kind} {health.version}"]
     if (code := _code_version(call, job, failure)) is not None:
@@ -184,7 +184,7 @@ def issue_of(call: Call, job: Job, failure: Failure, args: str) -> str:
 
 
 def _why(call: Call, job: Job, failure: Failure | None) -> str:
-    """Why it is where it is; the error itself stands before it already."""
+    """Say why the job is in its state, without the error, which the page shows before it."""
     why = call.reader.why(job.id, span)
     return why.partition(f" with {failure.type}")[0] if failure is not None and job.state is DEAD else why
 
@@ -194,7 +194,7 @@ def _worker(call: Call, owner: str | None) -> WorkerInfo | None:
 
 
 def _memory_limit(call: Call, job: Job) -> int | None:
-    """What its process may hold, as its task has announced."""
+    """The memory limit of its process, as its task announced it."""
     limits = (task.options.get("memory_limit") for task in call.reader.tasks() if task.name == job.task)
     limit = next(limits, None)
     return limit if isinstance(limit, int) else None
@@ -205,12 +205,12 @@ def _cause(call: Call, job: Job) -> FailureGroup | None:
 
 
 def _code_versions(call: Call) -> dict[str, str]:
-    """The version of the user's code that each worker runs, of those that are there."""
+    """The version of the user's code on each present worker."""
     return {each.id: each.code_version for each in call.reader.workers() if each.code_version is not None}
 
 
 def _code_versions_of(call: Call, events: list[Event]) -> dict[str, str]:
-    """The same with those that have ended in the last day, if one of them ran the job that these events are of."""
+    """The same, with workers that exited in the last day if one of them ran the job of these events."""
     versions = _code_versions(call)
     if not versions or all(event.owner in versions for event in events if event.kind is Kind.STARTED):
         return versions
@@ -220,13 +220,13 @@ def _code_versions_of(call: Call, events: list[Event]) -> dict[str, str]:
 
 
 def _code_version(call: Call, job: Job, failure: Failure | None) -> str | None:
-    """The version that ran it last: as its failure tells, or as its worker does."""
+    """The version that ran the job last, from its failure or its worker."""
     told = failure.version if failure is not None and job.state not in HELD else None
     return told or _code_versions(call).get(job.owner or job.last_owner or "")
 
 
 def _ran_on(call: Call, job: Job) -> list[str]:
-    """The versions of its worker, which is known as long as that is there; if it is not, of the web."""
+    """The versions of its worker if it is still there; else those of the web."""
     worker = _worker(call, job.owner or job.last_owner)
     told = worker.info if worker is not None else {}
     packhorse = f"Packhorse {told['version']}" if "version" in told else f"Packhorse {__version__} (of the web)"
@@ -234,7 +234,7 @@ def _ran_on(call: Call, job: Job) -> list[str]:
 
 
 def _stood(seen: JobView) -> tuple[int, list[Piece]] | None:
-    """Where this attempt stood when somebody last asked its worker, and when that was."""
+    """The stack of this attempt that an operator last asked its worker for, and its time."""
     worker, job = seen.worker, seen.job
     told = stacks_of(worker) if worker is not None and job.state in HELD else None
     found = told.of_job(job.id) if told else None
@@ -244,8 +244,8 @@ def _stood(seen: JobView) -> tuple[int, list[Piece]] | None:
 
 
 def _last_lines(call: Call, id: str, level: LogLevel) -> tuple[list[LogLine], int, int]:
-    """The last lines of this level or above, how many there are, and the id of the last of all lines, as far as they
-    were gone through."""
+    """The last lines of this level or above, their number, and the id of the last line of any level, as far as the log
+    was read."""
     lines: list[LogLine] = []
     number = last = 0
     for _ in range(_LOOKS):

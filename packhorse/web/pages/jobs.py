@@ -1,4 +1,4 @@
-"""The list of jobs: state tabs, a filter, pages, and what can be done to many at once."""
+"""The list of jobs: state tabs, a filter, pages, and bulk actions."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ PAGE_SIZE = 50
 UNKNOWN_QUEUE = "tick “create queue” to make it"
 _SUGGESTED = 200
 SHOWN = "shown"
-"""The word of an address by which a browser says which jobs its reader has before them: these stay, in this order,
-however many others have come."""
+"""The query parameter with which a browser sends the jobs on screen: these stay, in this order, however many others
+arrive."""
 _SAID = ("said", "did", "changed", "skipped")
-_LONG_ARGS = 300  # letters of the arguments that a row shows when it is opened
+_LONG_ARGS = 300  # characters of the arguments in an open row
 TIMES = ("15m", "1h", "6h", "24h", "7d")
-"""How long ago the oldest jobs of a list may have been enqueued; any other time is a filter word."""
+"""Choices for the maximum age of the jobs in a list; any other time is a filter word."""
 _NATURAL = {"line": "Rank, then age", "due": "Next due", "finished": "Latest ended", "newest": "Newest"}
 
 OPERATIONS = {
@@ -49,11 +49,11 @@ OPERATIONS = {
     Operation.ABORT: "Abort",
     Operation.DELETE: "Delete",
 }
-"""What can be done to jobs, and what its button says."""
+"""The actions on jobs, and the labels of their buttons."""
 
 
 class Row(NamedTuple):
-    """A job as a line of the list."""
+    """A job as a row of the list."""
 
     job: Job
     state: str
@@ -71,13 +71,13 @@ class Tab(NamedTuple):
 
     title: str
     path: str
-    number: Count | None  # None: nobody has counted them
+    number: Count | None  # None: not counted
     is_chosen: bool
     state: State | None = None
 
 
 def row_of(job: Job, now: int) -> Row:
-    """A job as a line of the list."""
+    """Make the row of a job."""
     at = (
         job.due_at
         if job.state in (State.SCHEDULED, State.RETRYING)
@@ -98,20 +98,20 @@ def row_of(job: Job, now: int) -> Row:
 
 
 def _failed_before(job: Job) -> str:
-    """How the attempt before went, of a job that runs again or has completed since."""
+    """How the previous attempt failed, for a job that runs again or has completed since."""
     line = error_line(job)
     return f"the attempt before: {line}" if line else ""
 
 
 class Look(NamedTuple):
-    """One look at the list: what was asked, and what was found."""
+    """One request for the list: the query, and what was found."""
 
     now: int
     query: Query
     where: Filter
-    found: Page | None = None  # None: what was asked cannot be understood
+    found: Page | None = None  # None: the filter is not valid
     listed: Sequence[Job] = ()
-    newer: str = ""  # how many have come before those that the reader has before them
+    newer: str = ""  # how many jobs now precede those on screen
     problem: Problem | None = None
 
     @property
@@ -121,7 +121,7 @@ class Look(NamedTuple):
 
 @page("/jobs", "jobs")
 def jobs(call: Call, request: PageRequest) -> PageResponse | Redirect:
-    """Jobs that fit, a page at a time."""
+    """List the matching jobs, a page at a time."""
     look = _look(call, request)
     if isinstance(look, Redirect):
         return look
@@ -157,7 +157,7 @@ def _look(call: Call, request: PageRequest) -> Look | Redirect:
 
 
 def _filter(reader: Reader, look: Look) -> dict[str, Any]:
-    """Tabs, words and chips: what the list is of."""
+    """Tabs, filter words and chips."""
     query, since = look.query, look.query.get("since", "")
     tabs = _tabs(reader, look.where, query) if look.problem is None else []
     return {
@@ -174,7 +174,7 @@ def _filter(reader: Reader, look: Look) -> dict[str, Any]:
 
 
 def _list(reader: Reader, look: Look) -> dict[str, Any]:
-    """The jobs; of an empty list, what empties it."""
+    """The jobs; for an empty list, which chips empty it."""
 
     def is_there(where: Filter) -> bool:
         return bool(reader.find(where, None, 1).jobs)
@@ -190,7 +190,7 @@ def _list(reader: Reader, look: Look) -> dict[str, Any]:
 
 
 def _pages(look: Look) -> dict[str, Any]:
-    """Where to go on from here."""
+    """The links to other pages."""
     query, further = look.query, look.found.next if look.found else None
     return {
         "next": address("/jobs", **{**query, "cursor": further}) if further else None,
@@ -201,7 +201,7 @@ def _pages(look: Look) -> dict[str, Any]:
 
 
 def _unknown(reader: Reader, where: Filter) -> Problem | None:
-    """That there is no queue of the name that the filter has."""
+    """The problem to show if the filter names a queue that does not exist."""
     try:
         if where.queue is not None:
             reader.queue(where.queue)
@@ -211,13 +211,12 @@ def _unknown(reader: Reader, where: Filter) -> Problem | None:
 
 
 def _is_searched(found: Page, where: Filter) -> bool:
-    """Did the search end because it had looked long enough, and not because the page was full?"""
+    """Did the search stop because of its time limit, and not because the page was full?"""
     return found.next is not None and (len(found.jobs) < PAGE_SIZE or where.order == "took")
 
 
 def _newer(found: Page, kept: list[str]) -> str:
-    """How many jobs the list has by now that stand before those that somebody looks at. What only moved up from behind,
-    because others left, is not new."""
+    """How many jobs now precede those that the reader sees. Jobs that only moved up because others left are not new."""
     ids = [job.id for job in found.jobs]
     positions = [place for place, job_id in enumerate(ids) if job_id in set(kept)]
     number = sum(job_id not in set(kept) for job_id in ids[: positions[-1]]) if positions else len(ids)
@@ -225,7 +224,7 @@ def _newer(found: Page, kept: list[str]) -> str:
 
 
 def _tabs(reader: Reader, where: Filter, query: Query) -> list[Tab]:
-    """All, and each state; how many there are is told where it is known, or counted soon."""
+    """A tab for all jobs and one for each state, with counts that are known or quick to get."""
     rest = {name: value for name, value in without_state(query).items() if name not in _SAID}
     counts = reader.count_each_state(where)
     total = Count(sum(count.number for count in counts.values())) if len(counts) == len(State) else None
@@ -243,13 +242,13 @@ def _tabs(reader: Reader, where: Filter, query: Query) -> list[Tab]:
 
 
 def _can_be_ordered(rest: Query, state: State) -> Query:
-    """The order that was chosen, if jobs of this state can be listed so."""
+    """Keep the chosen order if jobs of this state can be listed in it."""
     order = rest.get("order", "")
     return {"order": order if order in dict(_orders(Filter(frozenset({state})))) else ""}
 
 
 def _orders(where: Filter) -> list[tuple[str, str]]:
-    """By what the list can be ordered; the first is its natural order."""
+    """The orders of the list; the first is its natural order."""
     states = where.states
     natural = order_of(states).name
     orders = [("", _NATURAL[natural])] + ([("created", "Newest")] if natural != "newest" else [])
@@ -263,36 +262,36 @@ def _orders(where: Filter) -> list[tuple[str, str]]:
 
 
 def _operations(where: Filter) -> list[tuple[str, str]]:
-    """What can be done to some of the jobs in the list."""
+    """The actions that some jobs of the list allow."""
     states = where.states or frozenset(State)
     return [(word.value, title) for word, title in OPERATIONS.items() if any(is_legal(word, state) for state in states)]
 
 
 @page("/dead_jobs", "jobs")
 def dead_jobs(call: Call, request: PageRequest) -> Redirect:
-    """An address that is easy to remember."""
+    """Redirect a memorable address."""
     return Redirect("/jobs?state=dead")
 
 
 @page("/retry_jobs", "jobs")
 def retry_jobs(call: Call, request: PageRequest) -> Redirect:
-    """An address that is easy to remember."""
+    """Redirect a memorable address."""
     return Redirect("/jobs?state=retrying")
 
 
 @page("/scheduled_jobs", "jobs")
 def scheduled_jobs(call: Call, request: PageRequest) -> Redirect:
-    """An address that is easy to remember."""
+    """Redirect a memorable address."""
     return Redirect("/jobs?state=scheduled")
 
 
 def queue_names(reader: Reader) -> list[str]:
-    """The queues to which jobs may be moved, as far as a list of suggestions goes."""
+    """Suggest queues to move jobs to."""
     return [queue.name for queue in reader.queues()[:_SUGGESTED]]
 
 
 def operations_for(job: Job) -> dict[str, Any]:
-    """What can be done to this job, by name."""
+    """The actions that this job allows, by name."""
     return {word.value: title for word, title in OPERATIONS.items() if is_legal(word, job.state)}
 
 
@@ -301,7 +300,7 @@ _OWN = ("cursor", "counted")
 
 @page("/count", "jobs")
 def count(call: Call, request: PageRequest) -> PageResponse:
-    """How many were counted by now, and whether that is all."""
+    """Show how many jobs have been counted so far, and whether that is all."""
     written = {name: value for name, value in request.query.items() if name not in _OWN}
     query = expand_named_filters(written, call.web.filters)
     counted = request.query.get("counted", "0")
@@ -323,7 +322,7 @@ LIKE_AN_ID = re.compile(r"[0-9a-fA-F-]{4,36}")
 
 @page("/find", "jobs")
 def find(call: Call, request: PageRequest) -> Redirect:
-    """Where it leads."""
+    """Redirect to what the search text names: a queue, a task, a job, or a filtered list."""
     text = request.query.get("q", "").strip()
     if not text:
         return Redirect("/jobs")

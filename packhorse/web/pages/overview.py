@@ -1,4 +1,4 @@
-"""The overview: what the system does, what fails and why, and where time goes, in ten seconds."""
+"""The overview: what the system does, what fails and why, and where time goes, at a glance."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RUNNING = 10
 
 @page("/", "overview")
 def overview(call: Call, request: PageRequest) -> PageResponse:
-    """Cards, charts, what fails, where time goes, what runs, what comes."""
+    """Show cards, charts, failures, slow tasks, running jobs and what comes next."""
     reader, now = call.reader, call.reader.now()
     chosen = chosen_range(request, now)
     points = reader.series(chosen.span)
@@ -71,15 +71,15 @@ def _charts(reader: Reader, intervals: Intervals, present: dict[str, int]) -> li
 def charts_of(
     reader: Reader, chosen: Range, keep: Any, oldest: int | None = None
 ) -> tuple[list[chart.Chart], RunStats]:
-    """Throughput, waiting and running times of some points, and what they come to; `oldest` is since when the oldest of
-    their jobs is in line."""
+    """Return throughput, waiting and running times of some points, and their statistics. `oldest` is when their oldest
+    job in line was queued."""
     intervals = Intervals([point for point in reader.series(chosen.span) if keep(point)], chosen, reader.now())
     charts = [chart.throughput(intervals), chart.waiting_time(intervals, oldest), chart.running_time(intervals)]
     return charts, run_stats(intervals.points)
 
 
 def _has_jobs(reader: Reader, points: list[Point]) -> bool:
-    """Was there ever one? Workers make queues by announcing their tasks, so there being some says nothing."""
+    """Was there ever a job? Workers create queues when they announce their tasks, so a queue proves nothing."""
     return (
         bool(points)
         or any(any(queue.counts.values()) for queue in reader.queues())
@@ -88,12 +88,12 @@ def _has_jobs(reader: Reader, points: list[Point]) -> bool:
 
 
 def _oldest(queues: Iterable[QueueInfo]) -> int | None:
-    """Since when the oldest job is in line that nobody holds back."""
+    """When the oldest job in line was queued; paused queues do not count."""
     return min((each.oldest_queued_at for each in queues if each.oldest_queued_at and not each.is_paused), default=None)
 
 
 def _before(points: list[Point], chosen: Range, now: int) -> RunStats | None:
-    """The same length of time before, as far as the points reach."""
+    """The statistics of the period before, if the points reach back that far."""
     end, _ = chosen.bounds(now)
     start = end - chosen.length
     if start < now - chosen.span.length - HOUR:
@@ -109,13 +109,13 @@ def _next(reader: Reader, state: State) -> int | None:
 def _failing(
     groups: list[FailureGroup], counts: dict[str, dict[int, int]], intervals: Intervals
 ) -> list[tuple[FailureGroup, int]]:
-    """The causes that were met in this time, the most frequent first; of as many, the latest."""
+    """The causes that occurred in this period, most frequent first; of equally frequent ones, the latest."""
     found = [(group, within(counts.get(group.cause, {}), intervals)) for group in groups]
     return sorted([each for each in found if each[1]], key=lambda each: -each[1])
 
 
 def _slow(points: list[Point]) -> list[tuple[str, RunStats]]:
-    """The tasks that ran the longest. There may be thousands: only these few are measured."""
+    """The tasks with the most running time. There may be thousands, so statistics are computed for these few only."""
     ran: Counter[str] = Counter()
     for point in points:
         ran[point.task] += point.values.get("ran", 0)
@@ -130,7 +130,7 @@ def _running(reader: Reader) -> list[Job]:
 
 
 def _coming(reader: Reader, now: int) -> list[tuple[int, str, str, str]]:
-    """What comes next by the clock: schedules and delayed jobs. Each: when, words, path, task."""
+    """What is due next: schedules and delayed jobs, each as (time, text, path, task)."""
     found = []
     for schedule in reader.schedules():
         if schedule.paused_at is None:

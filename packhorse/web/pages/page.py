@@ -1,7 +1,7 @@
 """Pages and form actions: a function that reads becomes a page, one that changes something the target of a form.
 
-A page's function gets the call, what the browser asked, and the parts of its path; it answers with a template and what
-to put into it, or with the address to go to instead. A form action answers with the address and what to say there.
+The function of a page receives the call, the request, and the parts of its path. It returns a template with its
+context, or a redirect. A form action returns a redirect that says what was done.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ MOST_FIELDS = 1_100
 
 
 class PageRequest(msgspec.Struct, frozen=True):
-    """What a browser asked for. `root` is the prefix under which the web is mounted."""
+    """A browser's request. `root` is the prefix under which the web is mounted."""
 
     path: str
     query: dict[str, str] = {}
     root: str = ""
     form: list[tuple[str, str]] = []
-    is_posted: bool = False  # a form was sent: the page cannot be had again by its address
-    is_quick: bool = False  # a browser asks again by itself, and not yet for what changes slowly
+    is_posted: bool = False  # a form was sent: the address alone does not bring the page back
+    is_quick: bool = False  # an automatic refresh, without the parts that change slowly
 
     def field(self, name: str, usual: str = "") -> str:
-        """One field of a form; the last one counts."""
+        """Return one field of a form; the last one counts."""
         return dict(self.form).get(name, usual).strip()
 
     def fields(self, name: str) -> list[str]:
-        """All values of a field that may come several times."""
+        """Return all values of a field that may occur several times."""
         return [value for key, value in self.form if key == name]
 
 
 class PageResponse(NamedTuple):
-    """A page that is to be shown. `topics` are what its live numbers are about."""
+    """A page to render. `topics` are the subjects of its live updates."""
 
     template: str
     title: str
@@ -50,7 +50,7 @@ class PageResponse(NamedTuple):
 
 
 class Redirect(NamedTuple):
-    """Go on to another page."""
+    """Redirect to another page."""
 
     path: str
 
@@ -65,7 +65,8 @@ class Page:
 
 
 class FormAction:
-    """What a form does, and the role that it takes; `place` is where the form is, should it be shown again."""
+    """The action of a form, and the role it requires; `place` is the form's entry in the navigation, in case it is
+    shown again."""
 
     def __init__(self, path: str, role: Role, do: Callable[..., PageResponse | Redirect]) -> None:
         self.path = path
@@ -75,17 +76,17 @@ class FormAction:
 
 
 def page(path: str, place: str) -> Callable[[Callable[..., PageResponse | Redirect]], Page]:
-    """Make a page of a function."""
+    """Make a function a page."""
     return lambda make: Page(path, place, make)
 
 
 def form_action(path: str, role: Role = Role.OPERATE) -> Callable[[Callable[..., PageResponse | Redirect]], FormAction]:
-    """Make the target of a form of a function."""
+    """Make a function the target of a form."""
     return lambda do: FormAction(path, role, do)
 
 
 def retry_form(do: Callable[[], Redirect], again: Callable[[Problem], PageResponse]) -> PageResponse | Redirect:
-    """Do what a form asks for; or show the form again, if whoever filled it in can put right what is wrong."""
+    """Run a form's action; show the form again if the user can correct what is wrong."""
     try:
         return do()
     except (BadValue, TaskError, QueueNotFound, NotUnique) as error:
@@ -93,7 +94,7 @@ def retry_form(do: Callable[[], Redirect], again: Callable[[Problem], PageRespon
 
 
 def parse_form(body: bytes) -> list[tuple[str, str]]:
-    """The fields of a form."""
+    """Parse the fields of a form."""
     try:
         return parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=MOST_FIELDS)
     except (ValueError, UnicodeDecodeError):
@@ -101,14 +102,14 @@ def parse_form(body: bytes) -> list[tuple[str, str]]:
 
 
 def redirect_with_undo(call: Call, path: str, said: str, name: str) -> Redirect:
-    """Go on to this page, which says what was done to what is called so, and offers for a while to take it back. The
-    mark is for this operator only: a link that somebody else has made offers nothing."""
+    """Redirect to a page that says what was done to `name` and offers an undo for a while. The mark is valid for this
+    operator only: a link from another person offers no undo."""
     at = call.reader.now()
     mark = call.web.access.sessions.mark(call.operator.name, said, name, at)
     return Redirect(address(path, said=said, undo=name, at=at, mark=mark))
 
 
 def address(path: str, **query: object) -> str:
-    """A path with a query; what is None or empty is left out."""
+    """Build a path with a query; None and empty values are left out."""
     words = {name: value for name, value in query.items() if value not in (None, "")}
     return f"{path}?{urlencode(words)}" if words else path

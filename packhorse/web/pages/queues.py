@@ -1,4 +1,4 @@
-"""Queues: what waits and runs in each, how it flows, and pausing."""
+"""Queues: what waits and runs in each, the flow of jobs, and pausing."""
 
 from __future__ import annotations
 
@@ -42,25 +42,25 @@ _FLOW = 10 * MINUTE
 _MOST = 500
 _NEXT = 20
 _RANKS = 13
-_COUNTED = 2_000  # jobs in a line in which it is counted how many there are of each priority
-_BEHIND_ALL = 2**53 - 1  # no job of a rank stands behind this place
+_COUNTED = 2_000  # the longest line whose jobs are counted by priority
+_BEHIND_ALL = 2**53 - 1  # after every job of a rank
 
 
 class Flow(NamedTuple):
-    """A queue as a line of the list; rates are a minute."""
+    """A queue as a row of the list; rates are per minute."""
 
     queue: QueueInfo
     held: int
     came: float
     went: float
-    empty_in: float | None  # None: it does not become shorter, or is paused
+    empty_in: float | None  # None: it is not shrinking, or is paused
     history: list[float]
     workers: int
 
 
 @page("/queues", "queues")
 def queues(call: Call, request: PageRequest) -> PageResponse:
-    """Every queue."""
+    """List every queue."""
     now, found = call.reader.now(), call.reader.queues()
     points = call.reader.series(Span.TWO_HOURS)
     recent = stats_by_queue(point for point in points if point.at > now - _FLOW)
@@ -96,7 +96,7 @@ def _flow(queue: QueueInfo, recent: RunStats, history: list[float], workers: int
 
 
 def _history(points: list[Point], now: int) -> dict[str, list[float]]:
-    """Completed jobs a minute over the last hour, by queue."""
+    """Return the completed jobs per minute over the last hour, by queue."""
     first = Span.TWO_HOURS.level.start_of(now) - 59 * MINUTE
     found: dict[str, list[float]] = {}
     for point in points:
@@ -108,14 +108,14 @@ def _history(points: list[Point], now: int) -> dict[str, list[float]]:
 
 @page("/queues/{name}", "queues")
 def queue(call: Call, request: PageRequest, name: str) -> PageResponse:
-    """One queue."""
+    """Show one queue."""
     return _queue_page(call, request, name, {"why": "", "duration": ""})
 
 
 def _queue_page(
     call: Call, request: PageRequest, name: str, typed: dict[str, str], problem: Problem | None = None
 ) -> PageResponse:
-    """`typed` and `problem`: what was wrong with the form that pauses it."""
+    """Show a queue; `typed` and `problem` are the values and the error of a rejected pause form."""
     info, now = call.reader.queue(name), call.reader.now()
     chosen = chosen_range(request, now)
     charts, flow = charts_of(call.reader, chosen, lambda point: point.queue == name, info.oldest_queued_at)
@@ -148,7 +148,7 @@ def _queue_page(
 
 
 class Urgency(NamedTuple):
-    """What waits of one priority: how many, if that was counted, and the job that goes first."""
+    """The waiting jobs of one priority: how many, if they were counted, and the first one."""
 
     priority: int
     number: int | None
@@ -156,8 +156,8 @@ class Urgency(NamedTuple):
 
 
 def _urgencies(call: Call, name: str, queued: int) -> list[Urgency]:
-    """What waits in line, the most urgent first. A line is ordered by priority, so one short look finds where the next
-    one begins; how many there are is counted only in a line that is not long."""
+    """Return what waits in line, most urgent first. A line is ordered by priority, so one short read finds where the
+    next priority begins; the jobs are counted only if the line is short."""
     where, found = Filter(states=frozenset({State.QUEUED}), queue=name), dict[int, Job]()
     cursor = None
     for _ in range(_RANKS):
@@ -182,7 +182,7 @@ def _urgent(found: Iterable[int]) -> list[int]:
 
 @form_action("/queues/{name}/pause")
 def pause(call: Call, request: PageRequest, name: str) -> PageResponse | Redirect:
-    """Let no job of it begin; `again` is as it was before it was resumed."""
+    """Pause the queue; `again` restores the pause as it was before the queue was resumed."""
     call.reader.queue(name)
     typed = {"why": request.field("why"), "duration": request.field("duration")}
     return retry_form(
@@ -207,13 +207,13 @@ def resume(call: Call, request: PageRequest, name: str) -> Redirect:
 
 @page("/queues/{name}/purge", "queues")
 def ask_to_purge(call: Call, request: PageRequest, name: str) -> PageResponse:
-    """Is that meant? Its name says so."""
+    """Ask for confirmation; the operator types the queue's name."""
     return _purge_form(call, name, is_wrong=False)
 
 
 @form_action("/queues/{name}/purge", Role.ADMIN)
 def purge(call: Call, request: PageRequest, name: str) -> PageResponse | Redirect:
-    """Delete what waits in it, in steps of two seconds."""
+    """Delete the waiting jobs, two seconds of work at a time."""
     if request.field("typed") != name:
         return _purge_form(call, name, is_wrong=True)
     seen_at = request.field("seen_at")
@@ -245,5 +245,5 @@ def _told(call: Call, request: PageRequest, name: str, said: str) -> Redirect:
 
 
 def _pages_of_tasks(call: Call, queue: str) -> list[str]:
-    """The pages of its tasks, on one of which the button may have been."""
+    """Return the pages of its tasks: the button may have been on one of them."""
     return [f"/tasks/{task.name}" for task in call.reader.tasks() if task.queue == queue]

@@ -1,4 +1,4 @@
-"""Schedules: each plan in words, its next slots, what became of the last ones; run, pause, skip."""
+"""Schedules: each plan in words, its next slots and the results of the last ones; run, pause, skip."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MOST_BYTES = 4 << 20
 
 
 class Square(NamedTuple):
-    """What became of one slot; `look` is the class that gives it colour and shape."""
+    """The result of one slot; `look` is the CSS class that gives it colour and shape."""
 
     look: str
     says: str
@@ -43,8 +43,8 @@ class Square(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """A schedule as a line of the list. `marks` are its slots of the next day, each from 0 to 1000; `late` is how
-    long ago it was due, if nobody has seen to it."""
+    """A schedule as a row of the list. `marks` are its slots of the next day, each from 0 to 1000; `late` is how long
+    it has been overdue."""
 
     info: ScheduleInfo
     says: str
@@ -58,7 +58,7 @@ class Planned(NamedTuple):
 
 @page("/schedules", "schedules")
 def schedules(call: Call, request: PageRequest) -> PageResponse:
-    """Every schedule, the next one first."""
+    """List every schedule, next due first."""
     now, infos = call.reader.now(), call.reader.schedules()
     ticks = {info.name: call.web.storage.ticks(info.name, limit=_TICKS)[::-1] for info in infos}
     jobs = _jobs(call, [tick.job_id for each in ticks.values() for tick in each if tick.job_id])
@@ -67,7 +67,7 @@ def schedules(call: Call, request: PageRequest) -> PageResponse:
 
 
 def _jobs(call: Call, ids: list[str]) -> dict[str, Job]:
-    """Those of these jobs that are still kept, as far as they are not too much to read for a row of squares."""
+    """Return those of these jobs that are still kept, up to a limit on what is read for a row of squares."""
     found: dict[str, Job] = {}
     rest, size = iter(ids), 0
     while size < _MOST_BYTES and (some := list(islice(rest, _JOBS_AT_ONCE))):
@@ -110,8 +110,8 @@ def _planned(info: ScheduleInfo, now: int, ticks: list[Tick], jobs: dict[str, Jo
 
 @functools.lru_cache(maxsize=2_000)
 def _marks(cron: Cron, now: int) -> list[int]:
-    """Where its slots of the coming day lie; those that would touch each other are told as one. Remembered, for a page
-    that is looked at is drawn again every few seconds, and hundreds of schedules have thousands of slots."""
+    """Return the positions of the slots of the coming day; slots that would touch are merged. Cached, because an open
+    page is redrawn every few seconds, and hundreds of schedules have thousands of slots."""
     at, marks = now, []
     while (at := cron.next_after(at)) < now + DAY:
         marks.append(round(1000 * (at - now) / DAY))
@@ -121,13 +121,13 @@ def _marks(cron: Cron, now: int) -> list[int]:
 
 @form_action("/schedules/{name}/run")
 def run(call: Call, request: PageRequest, name: str) -> Redirect:
-    """Its job, now."""
+    """Enqueue its job now."""
     return Redirect(f"/jobs/{call.actions.run_schedule(name).id}?said=enqueued")
 
 
 @form_action("/schedules/{name}/pause")
 def pause(call: Call, request: PageRequest, name: str) -> Redirect:
-    """No jobs until it is resumed."""
+    """Enqueue no jobs until it is resumed."""
     said = "schedule_paused" if call.actions.pause_schedule(name) else "unchanged"
     return redirect_with_undo(call, "/schedules", said, name)
 
@@ -141,12 +141,12 @@ def resume(call: Call, request: PageRequest, name: str) -> Redirect:
 
 @form_action("/schedules/{name}/skip")
 def skip(call: Call, request: PageRequest, name: str) -> Redirect:
-    """Leave out the next slot."""
+    """Skip the next slot."""
     call.actions.skip_schedule(name)
     return Redirect("/schedules?said=schedule_skipped")
 
 
 @form_action("/schedules/{name}/remove", Role.ADMIN)
 def remove(call: Call, request: PageRequest, name: str) -> Redirect:
-    """Forget it."""
+    """Delete the schedule."""
     return Redirect(f"/schedules?said={'schedule_removed' if call.actions.remove_schedule(name) else 'unchanged'}")

@@ -1,4 +1,4 @@
-"""The storage: kind, size, rows, latencies, contention, what is kept for how long, and what an operator should know."""
+"""The storage: kind, size, rows, latencies, contention, retention, and what an operator should know."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KEEP = ("keep_completed", "keep_dead", "keep_aborted", "keep_events", "keep_log
 
 @page("/storage", "storage")
 def storage(call: Call, request: PageRequest) -> PageResponse:
-    """All that is known of it."""
+    """Show all that is known about the storage."""
     health, settings = call.web.cache.health(), call.web.app.settings
     facts = {name: safe(fact_text(name, value)) for name, value in health.facts.items() if value is not None}
     growth = call.web.cache.growth.per_day()
@@ -49,14 +49,14 @@ def _chart(call: Call, title: str, longest: str, latencies: LatencyHistory) -> C
 
 
 def _spare(health: Health) -> int | None:
-    """Bytes of a SQLite file that hold nothing; new jobs use them, or compacting gives them back."""
+    """Return the unused bytes of a SQLite file; new jobs use them, or compacting frees them."""
     pages, width = (health.facts.get(name) for name in ("free_pages", "page_size"))
     return pages * width if isinstance(pages, int) and isinstance(width, int) else None
 
 
 @form_action("/storage/prune", Role.ADMIN)
 def prune(call: Call, request: PageRequest) -> Redirect:
-    """What is over by the settings goes now."""
+    """Remove what is past its retention now."""
     gone = call.actions.prune()
     said = "pruned_some" if gone.more else "pruned"
     return Redirect(address("/storage", said=said, changed=gone.jobs, skipped=gone.events))
@@ -64,7 +64,7 @@ def prune(call: Call, request: PageRequest) -> Redirect:
 
 @form_action("/storage/backup", Role.ADMIN)
 def back_up(call: Call, request: PageRequest) -> Redirect:
-    """A copy beside the file."""
+    """Write a copy next to the file."""
     file, _ = call.actions.back_up()
     return Redirect(address("/storage", said="backed_up", file=file.name))
 

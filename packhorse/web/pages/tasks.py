@@ -1,4 +1,4 @@
-"""Tasks: how the jobs of each go, where time goes, and the slowest runs."""
+"""Tasks: results of their jobs, where time goes, and the slowest runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST = 500
 
 @page("/tasks", "tasks")
 def tasks(call: Call, request: PageRequest) -> PageResponse:
-    """Every task."""
+    """List every task."""
     now = call.reader.now()
     chosen = chosen_range(request, now)
     points = [point for point in call.reader.series(chosen.span) if chosen.holds(point.at, now)]
@@ -42,7 +42,7 @@ def tasks(call: Call, request: PageRequest) -> PageResponse:
 
 @page("/tasks/{name}", "tasks")
 def task(call: Call, request: PageRequest, name: str) -> PageResponse:
-    """One task: charts, how long its runs took, the slowest recent ones."""
+    """Show one task: charts, a histogram of its running times, the slowest recent runs."""
     info = next((task for task in call.reader.tasks() if task.name == name), None)
     if info is None:
         raise TaskNotFound(f"no task is called {name[:128]!r}", hint="the page Tasks has them all")

@@ -1,7 +1,7 @@
-"""Ranges: which stretch of time the charts and figures of a page are about.
+"""Ranges: the period that the charts and figures of a page cover.
 
-It reaches up to now, as the links at the top of a page choose it, or it is a stretch of the past that somebody has
-marked in a chart. Its intervals are as fine as the points are that reach back so far.
+A range ends now, if it was chosen with the links at the top of a page, or in the past, if it was marked in a chart. Its
+intervals are the finest for which points reach back that far.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from packhorse.monitor.filters import parse_moment
 from packhorse.storage.records import Span
 from packhorse.web.pages.page import PageRequest
 
-_FEWEST = 2  # intervals; a single one is no curve
+_FEWEST = 2  # intervals; a single one makes no curve
 
 
 class Range(NamedTuple):
-    """How far back the charts look, and up to when."""
+    """How far back the charts go, and where they end."""
 
     name: str
     title: str
@@ -28,7 +28,7 @@ class Range(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Of one interval."""
+        """The width of one interval."""
         return self.span.level.width
 
     def bounds(self, now: int) -> tuple[int, int]:
@@ -38,12 +38,12 @@ class Range(NamedTuple):
 
     @property
     def short(self) -> str:
-        """How long it is, where there is little room: "48 h"."""
+        """Its length, where there is little room, as in "48 h"."""
         return f"{self.name[:-1]} {self.name[-1]}"
 
     @property
     def within(self) -> str:
-        """When something was, in a sentence."""
+        """Its period, as a part of a sentence."""
         return f"in the {self.title}" if self.end is None else f"in {self.title}"
 
     def holds(self, at: int, now: int) -> bool:
@@ -66,7 +66,7 @@ USUAL = "1h"
 
 
 def chosen_range(request: PageRequest, now: int, usual: str = USUAL) -> Range:
-    """The range that the address asks for: `?range=1h`, or `?from=2030-01-31T07:00Z&to=2030-01-31T07:20Z`."""
+    """Read the range from the address: `?range=1h`, or `?from=2030-01-31T07:00Z&to=2030-01-31T07:20Z`."""
     chosen = RANGES.get(request.query.get("range", ""), RANGES[usual])
     if "from" not in request.query or "to" not in request.query:
         return chosen
@@ -79,7 +79,7 @@ def chosen_range(request: PageRequest, now: int, usual: str = USUAL) -> Range:
 
 
 def _stretch(name: str, start: int, end: int, now: int) -> Range:
-    """A stretch in whole intervals, as fine as there are points so far back."""
+    """Make a range of whole intervals, as fine as the points that reach back so far."""
     span = next((span for span in Span if start >= now - span.length), Span.NINETY_DAYS)
     level = span.level
     kept_from = level.start_of(now - span.length)

@@ -22,13 +22,13 @@ _ENDS = {
     Kind.SNOOZED: "snoozed",
 }
 _IN_LINE = (Kind.QUEUED, Kind.READDED, Kind.RETRIED, Kind.FORCE_STARTED)
-_BLAMED = ("failed", "halted", "aborted")  # a job may keep a failure of an attempt that ended so
-_LEAST = 6.0  # units of width that even the shortest stretch has
+_BLAMED = ("failed", "halted", "aborted")  # outcomes after which a job may keep the failure
+_LEAST = 6.0  # the smallest width of a part
 _WIDTH = 1000.0
 
 
 class Stretch(NamedTuple):
-    """A piece of a job's life. It rests once it has ended, until somebody retries it; that is not shown."""
+    """A part of a job's life. A finished job rests until it is retried; rest is not drawn."""
 
     kind: Literal["delay", "wait", "run", "rest"]
     start: int
@@ -42,7 +42,7 @@ class Stretch(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """One try. Its number is as the job counts: whoever retries it by hand gives it all its tries again."""
+    """One attempt. Its number is the job's count, which starts again after a retry by hand."""
 
     number: int
     start: int
@@ -50,12 +50,12 @@ class Attempt(NamedTuple):
     outcome: str
     worker: str | None
     why: str
-    is_before: bool = False  # the latest retry by hand
+    is_before: bool = False  # before the latest retry by hand
     version: str | None = None  # of the user's code, if it is known
 
 
 class Timeline(NamedTuple):
-    """All of it."""
+    """The parts and the attempts of a job's life."""
 
     stretches: list[Stretch]
     attempts: list[Attempt]
@@ -70,8 +70,8 @@ class Timeline(NamedTuple):
         return any(each.version is not None for each in self.attempts)
 
     def kept(self, failure: Failure | None) -> Attempt | None:
-        """The attempt that failed so, if that is certain. A job keeps its latest failure only; the events tell of each
-        attempt how it ended, in a line."""
+        """Return the attempt that this failure belongs to, if that is certain. A job keeps its latest failure only; its
+        events have one line about the end of each attempt."""
         latest = next((each for each in reversed(self.attempts) if each.outcome in _BLAMED), None)
         if failure is None or latest is None or latest.outcome != "failed" or not latest.why:
             return None
@@ -87,7 +87,7 @@ class Timeline(NamedTuple):
 
     @property
     def waits(self) -> list[int]:
-        """How long each attempt was delayed and in line before it began."""
+        """How long the job was delayed and in line before each attempt."""
         found, waited = [], 0
         for each in self.stretches:
             if each.kind == "run":
@@ -97,12 +97,12 @@ class Timeline(NamedTuple):
 
     @property
     def legend(self) -> list[tuple[str, str]]:
-        """The looks that the bar has, each with its word."""
+        """The looks in the bar, each with its label."""
         looks = {f"{each.kind} {each.look}".strip(): each.look or _TITLES[each.kind] for each in self.stretches}
         return list(looks.items())
 
     def svg(self) -> Markup:
-        """A bar, to scale; what is very short is a little wider than it should be, so that it can be seen."""
+        """Draw a bar to scale; very short parts are widened a little to stay visible."""
         whole = sum(each.length for each in self.stretches) or 1
         widths = [max(_LEAST, _WIDTH * each.length / whole) for each in self.stretches]
         scale = _WIDTH / (sum(widths) or 1)
@@ -124,8 +124,8 @@ _TITLES = {"delay": "delayed", "wait": "in line", "run": "attempt"}
 
 
 def timeline_of(job: Job | None, events: Sequence[Event], now: int, versions: Mapping[str, str] = {}) -> Timeline:
-    """The life that these events tell of; `job` None: it is gone, and all that is left is its history. A failure tells
-    the version of its code; `versions` are those of the workers that are there."""
+    """Rebuild the life of a job from its events; `job` is None if only its history is left. A failure names the version
+    of its code; `versions` are those of the present workers."""
     stretches: list[Stretch] = []
     attempts: list[Attempt] = []
     since, kind = (events[0].at if events else now), "wait"
@@ -140,7 +140,7 @@ def timeline_of(job: Job | None, events: Sequence[Event], now: int, versions: Ma
             number += 1
         elif running is not None and (event.kind in _ENDS or event.kind is Kind.READDED):
             attempts.append(_attempt(number, running, event, versions))
-            # As its worker measured it: what came after, until that was written down, was no time of the job's.
+            # As its worker measured it: the time until the result was stored does not count.
             ran_until = since + (attempts[-1].ran or 0)
             stretches.append(Stretch("run", since, ran_until, attempts[-1].outcome, number))
             since, running = event.at, None

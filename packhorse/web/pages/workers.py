@@ -1,4 +1,4 @@
-"""Workers: host, foreman, worker, slots; what each does just now and how it is."""
+"""Workers: hosts, foremen, workers and slots; what each one does now, and its health."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from packhorse.web.security.operator import Role
 from packhorse.web.text import safe
 
 _MOST_SHOWN = 50
-_MOST_NAMED = 10  # of the jobs that a crew held
-_WHOLE = 40  # workers of which each is shown with its jobs; of more, a row each
-_ROWS = 500  # workers beyond which further hosts are only named
+_MOST_NAMED = 10  # jobs listed for a group of processes that is gone
+_WHOLE = 40  # up to this many workers are shown with their jobs, more as one row each
+_ROWS = 500  # beyond this many workers, further hosts are only named
 _FIGURES = {"done": 0, "failed": 0, "rss": 0, "max_rss": 0, "cpu_percent": 0}
 
 _BECAME = {"halted": "halted, in line again", "readded": "in line again", "broken": "dead"}
 
 
 class Process(NamedTuple):
-    """A worker or a foreman, and the jobs in its hands."""
+    """A worker or a foreman, and the jobs it holds."""
 
     info: WorkerInfo
     is_alive: bool
@@ -41,7 +41,7 @@ class Process(NamedTuple):
 
     @property
     def patterns(self) -> list[str]:
-        """What it serves besides the queues that its record names."""
+        """The patterns that it serves besides the queues in its record."""
         return queues_served_by(self.info)[len(self.info.queues) :]
 
 
@@ -53,7 +53,7 @@ class Crew(NamedTuple):
 
     @property
     def limits(self) -> tuple[int, int]:
-        """How many workers the foreman keeps, at least and at most, as far as it has said."""
+        """The minimum and maximum number of workers, if the foreman reports them."""
         report = self.foreman.info.report if self.foreman else {}
         least, most = (report.get(name) for name in ("min", "max"))
         number = len(self.workers)
@@ -61,18 +61,18 @@ class Crew(NamedTuple):
 
     @property
     def slots(self) -> int | None:
-        """How many each new worker of the foreman gets; None: it is of a version that does not say."""
+        """The slots of each new worker; None: the foreman's version does not report them."""
         slots = self.foreman.info.report.get("slots") if self.foreman else None
         return slots if isinstance(slots, int) else None
 
     @property
     def grace(self) -> int | None:
-        """How long what runs may go on when one of its workers gives way; None: its foreman does not say."""
+        """How long jobs may continue to run when a worker is replaced; None: the foreman does not report it."""
         return _grace(self.foreman.info) if self.foreman else None
 
 
 class ExitSummary(NamedTuple):
-    """A crew that is gone without a word, how many jobs are in its hands, and some of them."""
+    """Processes that are gone without a word, the number of jobs they hold, and some of these jobs."""
 
     crew: ProcessGroup
     number: int
@@ -80,7 +80,7 @@ class ExitSummary(NamedTuple):
 
 
 class Host(NamedTuple):
-    """A machine, and the crews on it."""
+    """A machine, and the processes on it."""
 
     name: str
     crews: list[Crew]
@@ -109,7 +109,7 @@ def _grace(foreman: WorkerInfo) -> int | None:
 
 @page("/workers", "workers")
 def workers(call: Call, request: PageRequest) -> PageResponse:
-    """Every process, host by host, or those of one host. Of many workers each is a row, and has its own page."""
+    """List the processes of every host, or of one. Many workers are listed as rows that link to their own pages."""
     now, held = call.reader.now(), call.reader.held()
     jobs = _by_owner(held)
     here, gone = call.reader.presence()
@@ -142,7 +142,7 @@ def _hosts(processes: list[Process]) -> list[Host]:
 
 
 def _first_of(hosts: list[Host]) -> list[Host]:
-    """As many hosts as there is room for, one at least."""
+    """Return as many hosts as there is room for, but at least one."""
     shown: list[Host] = []
     for host in hosts:
         if shown and sum(len(each.workers) for each in (*shown, host)) > _ROWS:
@@ -157,7 +157,7 @@ def _fallen(crew: ProcessGroup, held: dict[str | None, list[Job]]) -> ExitSummar
 
 
 def _by_owner(held: list[Job]) -> dict[str | None, list[Job]]:
-    """Sorted once: there may be thousands of workers, and of jobs in their hands."""
+    """Group jobs by owner in one pass: there may be thousands of workers and jobs."""
     found: dict[str | None, list[Job]] = {}
     for job in held:
         found.setdefault(job.owner, []).append(job)
@@ -192,7 +192,7 @@ def _clients(call: Call) -> list[Any]:
 
 
 class StackDump(NamedTuple):
-    """Where a worker stood, when somebody last asked: each thread with its job and its pieces of text."""
+    """The latest stacks that a worker reported: each thread with its job and its pieces of text."""
 
     process: Process
     at: int | None
@@ -200,13 +200,13 @@ class StackDump(NamedTuple):
 
     @property
     def others(self) -> list[tuple[Stack, list[Piece]]]:
-        """Those that run no job."""
+        """The stacks that run no job."""
         return [pair for pair in self.stacks if pair[0].job_id is None]
 
 
 @page("/workers/{id}", "workers")
 def worker(call: Call, request: PageRequest, id: str) -> PageResponse:
-    """One worker, or the workers of one foreman, and where their threads stand."""
+    """Show one worker, or the workers of one foreman, with their stacks."""
     chosen, now, held = call.reader.worker(id), call.reader.now(), _by_owner(call.reader.held())
     stood = [_stood(call, each, held, now) for each in workers_of(chosen, call.reader.workers())]
     context = {
@@ -229,44 +229,45 @@ def _stood(call: Call, info: WorkerInfo, held: dict[str | None, list[Job]], now:
 
 
 def stood_at(info: WorkerInfo, told: Stacks) -> int:
-    """When it said so, by the storage's clock."""
+    """Return when the worker took the stacks, by the storage's clock."""
     return info.beat_at - round(told.age_s * SECOND)
 
 
 def may_order(call: Call) -> bool:
-    """May this operator order workers about?"""
+    """May this operator send orders to workers?"""
     return call.operator.may(Role.OPERATE) and not call.operator.queues
 
 
 @form_action("/workers/{id}/stacks")
 def stacks(call: Call, request: PageRequest, id: str) -> Redirect:
-    """Have them say where they stand."""
+    """Ask the workers for their stacks."""
     is_told = bool(call.actions.stacks(id))
     return Redirect(f"/workers/{id}?said={'stacks' if is_told else 'no_stacks'}")
 
 
 @form_action("/workers/{id}/quiet")
 def quiet(call: Call, request: PageRequest, id: str) -> Redirect:
-    """Take no more jobs."""
+    """Stop taking jobs."""
     _ordered(call, id, ForemanOrder(ForemanAction.QUIET))
     return redirect_with_undo(call, "/workers", "quieted", id)
 
 
 @form_action("/workers/{id}/restart")
 def restart(call: Call, request: PageRequest, id: str) -> Redirect:
-    """Give way to fresh workers."""
+    """Replace the workers with new ones."""
     return _ordered(call, id, ForemanOrder(ForemanAction.RESTART))
 
 
 @form_action("/workers/{id}/stop", Role.ADMIN)
 def stop(call: Call, request: PageRequest, id: str) -> Redirect:
-    """End when what runs has ended."""
+    """Stop when the running jobs have ended."""
     return _ordered(call, id, ForemanOrder(ForemanAction.STOP))
 
 
 @form_action("/workers/{id}/scale")
 def scale(call: Call, request: PageRequest, id: str) -> PageResponse | Redirect:
-    """Keep so many workers, with so many slots each. Other slots replace every worker, so that is asked about."""
+    """Set the number of workers and the slots of each. A change of slots replaces every worker, so it needs
+    confirmation."""
     least, most, slots = (request.field(name) for name in ("least", "most", "slots"))
     if not (least.isdigit() and most.isdigit() and (slots or "1").isdigit() and len(least + most + slots) < 16):
         raise BadValue("how many workers? two numbers are needed", hint="e.g. at least 2, at most 8")
@@ -281,7 +282,7 @@ def _replaces(foreman: WorkerInfo, order: ForemanOrder) -> bool:
 
 
 def _ask_to_replace(call: Call, foreman: WorkerInfo, order: ForemanOrder) -> PageResponse:
-    """Ask first: jobs that run for longer start again."""
+    """Ask for confirmation: jobs that run past the grace period start again."""
     crew, now = {worker.id for worker in workers_of(foreman, call.reader.workers())}, call.reader.now()
     running = [now - job.started_at for job in call.reader.held() if job.owner in crew and job.started_at is not None]
     context = {
@@ -302,19 +303,19 @@ def _ordered(call: Call, owner: str, order: ForemanOrder) -> Redirect:
 
 @page("/worker_pools", "workers")
 def worker_pools(call: Call, request: PageRequest) -> Redirect:
-    """An address that is easy to remember."""
+    """Redirect a memorable address."""
     return Redirect("/workers")
 
 
 @page("/busy_workers", "workers")
 def busy_workers(call: Call, request: PageRequest) -> Redirect:
-    """An address that is easy to remember."""
+    """Redirect a memorable address."""
     return Redirect("/jobs?state=running")
 
 
 @page("/clients", "workers")
 def clients(call: Call, request: PageRequest) -> PageResponse:
-    """Every client that is known."""
+    """List every known client."""
     if call.operator.queues:
         raise NotAllowed("clients are not shown to tokens of some queues only")
     timeout = call.web.app.settings.shown("client_timeout")
