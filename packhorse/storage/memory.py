@@ -274,6 +274,9 @@ class Transaction:
     def held_jobs(self, owners: Collection[str], limit: int) -> list[Job]:
         return self._list(lambda job: job.owner in owners, lambda job: job.seq, limit)
 
+    def lost_jobs(self, silent: Collection[str], limit: int) -> list[Job]:
+        return self.held_jobs(silent, limit)  # these include unknown owners
+
     def unowned_jobs(self, limit: int) -> list[Job]:
         return self._list(lambda job: job.state in HELD and job.owner is None, lambda job: job.seq, limit)
 
@@ -346,6 +349,9 @@ class Transaction:
             self._tables.put(self._tables.ticks, self._tables.next("tick"), tick)
 
     # --- workers and clients ------------------------------------------------------------------------------------------
+
+    def worker(self, owner: str) -> WorkerInfo | None:
+        return self._tables.workers.get(owner)
 
     def silent_owners(self, first: int, last: int, lease: int) -> list[str]:
         workers = self._tables.workers

@@ -11,7 +11,9 @@ Rules for a transaction:
    therefore has no effect outside of its transaction.
 3. It reads its own writes.
 4. `now` is the same for everything in it.
-5. To avoid deadlocks, an operation takes its locks in this order: names (`know`), unique keys (`lock_keys`), jobs.
+5. To avoid deadlocks, an operation takes its locks in this order: names (`know`), unique keys (`lock_keys`),
+   workers and clients (`records`), jobs. A lock that another transaction has is waited for, unless the method says
+   that it skips.
 6. A read takes all the ids that the operation needs, so that each storage can fetch them in one trip. A later read of
    some of them costs nothing.
 """
@@ -89,7 +91,7 @@ class Transaction(Protocol):
         """Remember that this job took the call with this id, so that a repeated call gets the same answer."""
         ...
 
-    # --- lists of jobs for maintenance: locked ----------------------------------------------------------------------
+    # --- lists of jobs for maintenance: locked. All but `held_jobs` skip jobs that another transaction has locked -----
 
     def due_jobs(self, limit: int) -> list[Job]:
         """Return scheduled and retrying jobs whose time has come, the earliest first."""
@@ -100,7 +102,12 @@ class Transaction(Protocol):
         ...
 
     def held_jobs(self, owners: Collection[str], limit: int) -> list[Job]:
-        """Return jobs that these workers hold, the oldest first."""
+        """Return jobs that these workers hold, the oldest first. Wait for jobs that another transaction has locked."""
+        ...
+
+    def lost_jobs(self, silent: Collection[str], limit: int) -> list[Job]:
+        """Return jobs that these owners hold, and jobs whose owner is no worker when their rows are read, the oldest
+        first. `silent` comes from `silent_owners`."""
         ...
 
     def unowned_jobs(self, limit: int) -> list[Job]:
@@ -133,7 +140,8 @@ class Transaction(Protocol):
         ...
 
     def delete_idle_worker(self, owner: str) -> WorkerInfo | None:
-        """Delete a worker that holds no job, and return its record. None: it holds jobs, or it is unknown."""
+        """Delete a worker that holds no job, and return its record. None: it holds jobs, or it is unknown. The caller
+        has locked the worker (`records`, `silent_owners`): one that another transaction has locked is skipped."""
         ...
 
     def know(self, queues: Collection[str], tasks: Mapping[str, str] = ...) -> None:
@@ -151,8 +159,16 @@ class Transaction(Protocol):
     # --- workers and clients ----------------------------------------------------------------------------------------
 
     def silent_owners(self, first: int, last: int, lease: int) -> list[str]:
-        """Return the ids of workers that are not beating (`WorkerInfo.is_beating`), and ids that hold jobs and belong
-        to no worker."""
+        """Lock and return the workers that are not beating (`WorkerInfo.is_beating`). Skip those that another
+        transaction has locked.
+
+        An unknown owner holds jobs and has no record that could be locked. A storage returns unknown owners only if
+        they cannot join before the commit: it has one writer, or it compares at the commit. In the others `lost_jobs`
+        finds their jobs."""
+        ...
+
+    def worker(self, owner: str) -> WorkerInfo | None:
+        """Return the record of a worker. Lock nothing."""
         ...
 
     def silent_clients(self, before: int, limit: int) -> list[str]:

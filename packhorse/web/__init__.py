@@ -1,2 +1,2 @@
-"""The web: a JSON API, live numbers and pages, on Starlette. It looks at jobs through the client and the storage only,
-never asks a worker, never imports a user's code, and keeps no state of its own."""
+"""The web: a JSON API, live numbers and pages, on Starlette. It reaches jobs only through the client and the storage.
+It never connects to a worker, never imports a user's code, and stores nothing of its own."""

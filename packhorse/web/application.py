@@ -1,8 +1,9 @@
-"""The server that runs the application, which may be another program's: is it told to stop?
+"""The web as one ASGI application: its routes, its limits on requests, and its shutdown.
 
-`packhorse web` ends its streams itself. Mounted into another program, nobody tells us: uvicorn sends the end of the
-lifespan only when all connections are closed, and a stream never closes by itself. So while a request lasts long, it
-asks here. uvicorn tells each open connection not to stay, and whoever handles its signals knows that they came.
+`packhorse web` closes its streams itself. An application that is mounted into another program gets no notice: uvicorn
+ends the lifespan only when all connections are closed, and a stream never closes by itself. So a stream asks
+`ServerState` whether the server is stopping. When it is, uvicorn clears `keep_alive` of each open connection, and its
+signal handler sets `should_exit`.
 """
 
 from __future__ import annotations
@@ -39,20 +40,20 @@ from packhorse.web.security.middleware import RequestGroup, SecurityMiddleware
 from packhorse.web.security.redaction import Redaction
 
 UNSEEN = 20.0
-"""Seconds that a stream lasts at a server whose end cannot be seen; browsers come back."""
+"""Seconds that a stream lasts on a server whose shutdown cannot be detected; browsers reconnect."""
 
 
 class ServerState:
-    """One request, as its server has it. `receive` is what the server gave us."""
+    """The state of the server during one request. `receive` comes from the server."""
 
     def __init__(self, receive: Any, now: Callable[[], float] = time.monotonic) -> None:
-        cycle = getattr(receive, "__self__", None)  # uvicorn's, if nothing is wrapped around it
+        cycle = getattr(receive, "__self__", None)  # uvicorn's, if no middleware wraps it
         self._cycle = cycle if getattr(cycle, "keep_alive", False) else None
         self._now = now
         self._began_at = now()
 
     def is_ending(self) -> bool:
-        """Was the server told to stop, or may it have been for too long without a sign of it?"""
+        """Return whether the server is stopping; if that is unknown, whether the request has lasted too long."""
         if self._cycle is not None and not self._cycle.keep_alive:
             return True
         signalled = _signalled()
@@ -62,21 +63,21 @@ class ServerState:
 
 
 def _signalled() -> bool | None:
-    """Did the server that handles this process's signals hear one? None: there is no such server."""
+    """Return whether the server that handles this process's signals received one; None without such a server."""
     for number in (signal.SIGTERM, signal.SIGINT):
-        told = getattr(getattr(signal.getsignal(number), "__self__", None), "should_exit", None)
-        if isinstance(told, bool):
-            return told
+        should_exit = getattr(getattr(signal.getsignal(number), "__self__", None), "should_exit", None)
+        if isinstance(should_exit, bool):
+            return should_exit
     return None
 
 
-_ROOM = 64 << 10  # in a request, besides the arguments of a job
-_PAGES = 500  # requests in hand, streams among them
+_ROOM = 64 << 10  # bytes of a request besides the arguments of a job
+_PAGES = 500  # concurrent requests, including streams
 _PROBES = 200
-_STRANGERS = 200  # at the login page, whole requests only
-_SMALL = 16 << 10  # bytes of what a stranger sends
-_STRANGERS_TIME = 10.0  # seconds for all of it
-_WORK = 4_000  # those of workers elsewhere: one for each that sleeps, and what it does besides
+_LOGINS = 200  # concurrent requests to the login page, counted once they are complete
+_SMALL = 16 << 10  # bytes of a request without sign-in
+_LOGIN_TIME = 10.0  # seconds for its whole body
+_WORK = 4_000  # concurrent requests of remote workers: one for each that sleeps, and its other calls
 _TOO_MUCH = "this server has more to do at once than it can"
 _LATER = "try again a little later"
 API = "/api/v1"
@@ -85,7 +86,7 @@ Answer = Callable[[Request], Awaitable[Response]]
 
 
 class Application:
-    """The whole web as one ASGI app. `close` ends all streams, so that a server can end too."""
+    """The whole web as one ASGI app. `close` ends all streams, so that the server can stop."""
 
     def __init__(self, web: WebContext, sampler: Sampler) -> None:
         self.web = web
@@ -94,9 +95,9 @@ class Application:
         inner = Starlette(
             routes=_routes(web, sampler), exception_handlers={HTTPException: self._refused}, lifespan=self._lifespan
         )
-        lanes = _request_groups(body_limit)
+        groups = _request_groups(body_limit)
         self._middleware = SecurityMiddleware(
-            inner, web.access, web.signed_out, lambda request, error: refuse(web, request, error), lanes
+            inner, web.access, web.signed_out, lambda request, error: refuse(web, request, error), groups
         )
         self._log = AccessLog(self._middleware, web.redaction)
 
@@ -105,7 +106,7 @@ class Application:
         await self._log(scope, receive, send)
 
     def serve_alone(self) -> None:
-        """It is not mounted, but served at the very address for which its access was decided."""
+        """Note that the app is not mounted, but served at the address for which its access was decided."""
         self._middleware.is_alone = True
 
     def close(self) -> None:
@@ -122,28 +123,24 @@ class Application:
 
 
 def make_application(app: Packhorse, access: Access, *, redaction: Redaction | None = None) -> Application:
-    """The web for the jobs of this app. `access` says who may come in: see `decide_access`."""
+    """Make the web application for the jobs of this app. `access` says who may use it: see `decide_access`."""
     web = WebContext(app, access, redaction=redaction)
     return Application(web, Sampler(web.call))
 
 
 def _request_groups(body_limit: int) -> list[RequestGroup]:
-    """Who asks for the same room; the first that fits is taken. Strangers and probes take none from the others."""
+    """Requests that share a limit; the first group that matches counts. Logins and probes take no place from others."""
 
     def busy() -> TooBusy:
         return TooBusy(_TOO_MUCH, hint=_LATER)
 
-    def away() -> StorageUnavailable:  # workers try again
+    def away() -> StorageUnavailable:  # workers retry on it
         return StorageUnavailable(_TOO_MUCH, hint=_LATER)
 
     return [
         RequestGroup((f"{API}/work",), BODY_LIMIT, most=_WORK, full=away),
-        RequestGroup(
-            ("/healthz", "/readyz"), _SMALL, most=_PROBES, full=busy, body_time=_STRANGERS_TIME, body_first=True
-        ),
-        RequestGroup(
-            ("/login", "/static"), _SMALL, most=_STRANGERS, full=busy, body_time=_STRANGERS_TIME, body_first=True
-        ),
+        RequestGroup(("/healthz", "/readyz"), _SMALL, most=_PROBES, full=busy, body_time=_LOGIN_TIME, body_first=True),
+        RequestGroup(("/login", "/static"), _SMALL, most=_LOGINS, full=busy, body_time=_LOGIN_TIME, body_first=True),
         RequestGroup(("",), body_limit, most=_PAGES, full=busy),
     ]
 
@@ -190,18 +187,18 @@ def _responder(methods: dict[str, Endpoint], web: WebContext) -> Answer:
 
 
 def _guarded(answer: Answer, web: WebContext) -> Answer:
-    """The answer, or the problem that stood in its way."""
+    """Turn every error of the answer into a response."""
 
     async def guarded(request: Request) -> Response:
         try:
             return await answer(request)
-        except Exception as error:  # noqa: BLE001 - whatever it is, `refuse` has words for it
+        except Exception as error:  # noqa: BLE001 - `refuse` handles every error
             return refuse(web, request, error)
 
     return guarded
 
 
 def refuse(web: WebContext, request: Request, error: Exception) -> Response:
-    """The answer to a request that cannot be served: a page for a person, a problem for a program."""
+    """The response to a request that failed: a page for a person, a problem for a program."""
     problem = problem_of(error)
     return refuse_page(web, request, problem) if wants_page(request) else problem_response(problem, error)

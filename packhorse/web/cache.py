@@ -1,7 +1,8 @@
-"""Latencies: how quickly the storage answered over the last hour, as this process saw it. The glance fills it.
+"""The cache: reads of the storage that all viewers of this process share, and histories of its latencies, its size and
+the writes of workers.
 
-It lives in memory and takes a note whenever somebody looks at the storage's health, so it costs the storage nothing of
-its own; where nobody looked, there is a gap.
+The histories live in memory. Each read of the storage's health adds to them, so they cause no reads of their own; a
+minute without a viewer is a gap.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ MINUTES = 60
 class Minute(msgspec.Struct):
     """The calls of one minute, in microseconds."""
 
-    number: int  # of the minute, by a clock that only this process knows
+    number: int  # of the minute, by the clock of this process
     calls: int
     total: int
     longest: float
@@ -49,7 +50,7 @@ class Minute(msgspec.Struct):
 
 
 class LatencyHistory:
-    """The last hour, minute by minute. `now` is a clock in seconds; any thread may ask and add."""
+    """The last hour, minute by minute. `now` is a clock in seconds. Thread-safe."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -57,7 +58,7 @@ class LatencyHistory:
         self._minutes: deque[Minute] = deque(maxlen=MINUTES)
 
     def add(self, took: int, calls: int = 1) -> None:
-        """One call took so many microseconds, or several together."""
+        """Add `calls` calls that took `took` microseconds together."""
         number = int(self._now() // 60)
         with self._lock:
             if not self._minutes or self._minutes[-1].number < number:
@@ -68,55 +69,55 @@ class LatencyHistory:
             minute.longest = max(minute.longest, took / calls)
 
     def last_hour(self) -> list[Minute | None]:
-        """From the first minute that is known, at most an hour ago, to the present one; None where nobody looked."""
+        """Every minute from the first known one, at most an hour ago, to the current one; None is a gap."""
         present = int(self._now() // 60)
         with self._lock:
             known = {each.number: each for each in self._minutes if each.number > present - MINUTES}
         return [known.get(number) for number in range(min(known, default=present + 1), present + 1)]
 
 
-_EVERY = 600.0  # seconds between two notes
-_NOTES = 7 * 144  # a week of them
-_SURE = 900.0  # seconds that must be known before anything is foretold
+_EVERY = 600.0  # seconds between two samples
+_SAMPLES = 7 * 144  # a week of them
+_ENOUGH = 900.0  # seconds that the samples must span before a growth rate is returned
 _DAY = 86_400.0
 
 
 class SizeHistory:
-    """Sizes of the last week. `now` is a clock in seconds; any thread may ask and add."""
+    """Sizes of the last week. `now` is a clock in seconds. Thread-safe."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._lock = threading.Lock()
-        self._notes: deque[tuple[float, int]] = deque(maxlen=_NOTES)
+        self._samples: deque[tuple[float, int]] = deque(maxlen=_SAMPLES)
         self._last: tuple[float, int] | None = None
 
     def add(self, size: int | None) -> None:
-        """It has so many bytes now; None: nobody knows."""
+        """Add the size in bytes; None is unknown and is skipped."""
         if size is None:
             return
         with self._lock:
             self._last = (self._now(), size)
-            if not self._notes or self._last[0] - self._notes[-1][0] >= _EVERY:
-                self._notes.append(self._last)
+            if not self._samples or self._last[0] - self._samples[-1][0] >= _EVERY:
+                self._samples.append(self._last)
 
     def per_day(self) -> int | None:
-        """Bytes a day, less than none if it shrank. None: it was not looked at for long enough."""
+        """Growth in bytes per day, negative if the storage shrank; None until the samples span long enough."""
         with self._lock:
             if self._last is None:
                 return None
-            (began, first), (ended, last) = self._notes[0], self._last
-        return round((last - first) * _DAY / (ended - began)) if ended - began >= _SURE else None
+            (began, first), (ended, last) = self._samples[0], self._last
+        return round((last - first) * _DAY / (ended - began)) if ended - began >= _ENOUGH else None
 
 
 class _Written(NamedTuple):
-    """Of one worker since it began: how many writes, and microseconds for all of them."""
+    """The writes of one worker since it started: how many, and the microseconds of all of them."""
 
     calls: int
     run: int
 
 
 class WriteHistory:
-    """The last hour, minute by minute; `longest` is the mean of the worker that was slowest. Any thread may add."""
+    """The last hour, minute by minute; `longest` is the mean of the slowest worker. Thread-safe."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.minutes = LatencyHistory(now)
@@ -124,7 +125,7 @@ class WriteHistory:
         self._known: dict[str, _Written] = {}
 
     def add(self, workers: Iterable[WorkerInfo]) -> None:
-        """This is what they tell now."""
+        """Add what these workers have written since the last call."""
         present = {worker.id: _written(worker) for worker in workers}
         with self._lock:
             known, self._known = self._known, present
@@ -141,20 +142,20 @@ def _written(worker: WorkerInfo) -> _Written:
 
 T = TypeVar("T")
 _MAX_AGE = 0.9  # seconds
-_REST = 10  # times as long as a read took: so it takes no more than a tenth of a core, or of the storage
+_REST = 10  # times the duration of a read: reads take at most a tenth of a core, or of the storage
 _LONGEST_REST = 5.0
-_FRESH_SERIES = {Span.TWO_HOURS: 5.0, Span.TWO_DAYS: 15.0, Span.NINETY_DAYS: 60.0}  # an interval is far longer
+_FRESH_SERIES = {Span.TWO_HOURS: 5.0, Span.TWO_DAYS: 15.0, Span.NINETY_DAYS: 60.0}  # far shorter than an interval
 _FRESH_TURNS = 10.0
 _FRESH_LEFT = 20.0
-_TURNS = 50  # of a kind
+_TURNS = 50  # per kind
 _OF_FOREMEN = frozenset({Kind.STARTED, Kind.DIED, Kind.DEPLOYED})
-_FIRST, _LOOKS = 100_000, 10  # events: among them those of foremen, workers and queues are few, and found by an index
+_FIRST, _LOOKS = 100_000, 10  # events; those of foremen, workers and queues are few, and indexed
 _MOST_FAILURES = 500
 _MOST_KNOWN = 100
 
 
 class _Entry(NamedTuple):
-    """What was read: when, until when it is fresh, and what it is."""
+    """A cached value: when it was read, and until when it is fresh."""
 
     read_at: float
     until: float
@@ -182,7 +183,7 @@ class Cache:
         return self._shared("queues", self._storage.queues)
 
     def last_queues(self) -> tuple[float, list[QueueInfo]] | None:
-        """What was last known of them, and how many seconds ago; for when the storage is away."""
+        """The queues as last read, and how many seconds ago; for when the storage is unavailable."""
         with self._lock:
             known = self._known.get("queues", _NO_ENTRY)
         return None if known.value is None else (self._now() - known.read_at, known.value)
@@ -211,11 +212,11 @@ class Cache:
         return self._shared(("failure counts", span), read, _FRESH_SERIES[span])
 
     def left_of(self, key: Hashable, read: Callable[[], T]) -> T:
-        """How many jobs of a cause are left, which may take a while to count."""
+        """How many jobs of a cause are left; counting them may be slow."""
         return self._shared(("left", key), read, _FRESH_LEFT)
 
     def is_known(self, key: Hashable) -> bool:
-        """Is that number at hand?"""
+        """Return whether `left_of` has a fresh number for this key."""
         with self._lock:
             return self._now() < self._known.get(("left", key), _NO_ENTRY).until
 
@@ -239,7 +240,7 @@ class Cache:
         return self._shared(span, lambda: self._storage.series(span), _FRESH_SERIES[span])
 
     def turning_points(self) -> list[Event]:
-        """The latest that happened to foremen, lost workers and queues, and what was deployed, the newest first."""
+        """The latest events of foremen, dead workers, queues and deployments, newest first."""
         return self._shared("turning points", self._read_turning_points, _FRESH_TURNS)
 
     def _read_turning_points(self) -> list[Event]:
@@ -255,11 +256,11 @@ class Cache:
         return sorted(found, key=lambda event: -event.at)
 
     def exited_workers(self) -> list[ExitedWorker]:
-        """The workers that have ended lately."""
+        """The workers that have exited recently."""
         return self._shared("departures", lambda: exited_workers(self._storage), _FRESH_TURNS)
 
     def computed(self, name: Hashable, source: object, compute: Callable[[], T]) -> T:
-        """Return a value computed from `source`; compute it again once the source was read again."""
+        """Return a value computed from `source`; compute it again when the source has been read again."""
         with self._lock:
             known = self._computed.get(name)
         if known is None or known[0] is not source:
@@ -272,24 +273,24 @@ class Cache:
         return value
 
     def page(self, key: Hashable, draw: Callable[[], T]) -> T:
-        """A page, as it is drawn for all who would see the same."""
+        """A rendered page, shared by all viewers who would see the same."""
         return self._shared(("page", key), draw)
 
     def fresh_page(self, key: Hashable) -> Any:
-        """That page, if somebody has had it just now; None costs nothing, and neither does the page."""
+        """That page if it is cached and fresh, else None; never renders."""
         with self._lock:
             known = self._known.get(("page", key), _NO_ENTRY)
         return known.value if self._now() < known.until else None
 
     def forget(self) -> None:
-        """Somebody has changed something and wants to see it."""
+        """Drop everything but the series, so that a change shows immediately."""
         with self._lock:
             self._known = {name: known for name, known in self._known.items() if isinstance(name, Span)}
 
     def _shared(self, name: Hashable, read: Callable[[], T], fresh: float = _MAX_AGE) -> T:
         with self._lock:
             lock = self._locks.setdefault(name, threading.Lock())
-        with lock:  # those who ask meanwhile wait for the one who reads
+        with lock:  # other threads wait for the one that reads
             with self._lock:
                 known = self._known.get(name, _NO_ENTRY)
             read_at = self._now()
@@ -303,7 +304,7 @@ class Cache:
             return value
 
     def _make_room(self) -> None:
-        """Forget the pages that nobody gets any more, and half of the others, the older ones, once there are many."""
+        """Drop stale pages and, once the cache is full, the older half of all pages."""
         pages = sorted(
             (known.until, place, name)
             for place, (name, known) in enumerate(self._known.items())
@@ -314,7 +315,5 @@ class Cache:
             if until <= self._now() or place < many:
                 del self._known[name]
                 lock = self._locks.get(name)
-                if (
-                    lock is not None and not lock.locked()
-                ):  # else another thread reads it again, and others wait for that
+                if lock is not None and not lock.locked():  # a locked one is in use: a thread reads the page again
                     del self._locks[name]

@@ -1,4 +1,4 @@
-"""The site: everything that the requests of one web server share, and `Call`, which stands for one of them."""
+"""The web context: everything that the requests of one web server share, and `Call`, one such request."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from packhorse.web.security.sessions import SignedOut
 log = logging.getLogger("packhorse.web")
 
 RedactedNames = Mapping[str, tuple[str, ...]]
-"""The hidden argument names of each task that has some."""
+"""The redacted argument names of each task that has some."""
 
 
 class WebContext:
-    """One web server. `app` is a client without tasks: no code of the user's is ever imported here."""
+    """The shared state of one web server. `app` is a client without tasks: the web never imports a user's code."""
 
     def __init__(self, app: Packhorse, access: Access, *, redaction: Redaction | None = None) -> None:
         self.app = app
@@ -41,7 +41,7 @@ class WebContext:
         self.filters = usable_filters(app.settings, clock.now())
         for problem in self.filters.bad.values():
             log.warning("%s; it is left out", problem)
-        # The pages that are drawn just now; who asks for the same one meanwhile waits for it without a thread.
+        # The pages that are being rendered; a request for the same page waits for the result without taking a thread.
         self.rendering: dict[Hashable, asyncio.Future[Any]] = {}
 
     @functools.cached_property
@@ -50,18 +50,18 @@ class WebContext:
 
     @functools.cached_property
     def working_storage(self) -> Storage:
-        """The storage for workers elsewhere: with connections of their own, which no slow page takes from them."""
+        """The storage for remote workers. It has its own connections, so that slow pages cannot use them up."""
         return self.app._state.open_another_storage()
 
     def connections(self) -> list[tuple[int, int]]:
-        """Of this server: those for pages, and those for workers elsewhere."""
+        """The connections of this server: for pages, and for remote workers."""
         opened = vars(self).get("working_storage")
         return [
             storage.connections() for storage in {id(each): each for each in (self.storage, opened) if each}.values()
         ]
 
     def close(self) -> None:
-        """Let go of what was opened here; the app's own storage is the app's."""
+        """Close the storage that was opened here; the app closes its own."""
         opened = vars(self).get("working_storage")
         if opened is not None and opened is not self.storage:
             opened.close()
@@ -71,7 +71,7 @@ class WebContext:
         return Cache(self.storage)
 
     def call(self, operator: Operator | None) -> Call:
-        """A call by this operator; NotSignedIn if it is nobody."""
+        """Return a call by this operator; raise NotSignedIn without one."""
         if operator is None:
             raise NotSignedIn("nobody is signed in", hint="send Authorization: Bearer TOKEN, or sign in at /login")
         reader = Reader(self.app, self.cache, self.redaction, operator)
@@ -79,7 +79,7 @@ class WebContext:
 
 
 class Call(NamedTuple):
-    """One request: who asks, what they may read and what they may do."""
+    """One request: its operator, what they may read and what they may change."""
 
     web: WebContext
     operator: Operator
@@ -88,8 +88,8 @@ class Call(NamedTuple):
 
 
 def redacted_names(registry: Registry, cache: Cache) -> RedactedNames:
-    """The names that tasks want hidden, as their workers announced them or the app here knows them; read as often as
-    tasks are. The web seldom has the code of the tasks."""
+    """The names that tasks redact, as workers announced them or as this app's registry has them. They are computed
+    again whenever the tasks are read. The web seldom has the code of the tasks."""
     tasks = cache.tasks()
     return cache.computed("redacted names", tasks, lambda: _announced_names(registry, tasks))
 
@@ -102,7 +102,7 @@ def _announced_names(registry: Registry, tasks: Iterable[TaskInfo]) -> RedactedN
 
 
 def _readable_names(announced: object) -> tuple[str, ...]:
-    """Skip what is no name: other programs, or a newer Packhorse, may have announced it."""
+    """Skip invalid names: another program, or a newer Packhorse, may have announced them."""
     names: list[str] = []
     for name in announced if isinstance(announced, list) else []:
         try:

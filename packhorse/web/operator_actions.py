@@ -1,5 +1,5 @@
-"""Every change that the API and the pages make, on behalf of one operator: `monitor/actions.py` with the operator's
-permissions. The route checks the role; this checks queues and tasks."""
+"""Every change that the API and the pages make for one operator: `monitor/actions.py` plus the operator's permissions.
+The route checks the role; this module checks queues and tasks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class OperatorActions:
-    """What one operator may change."""
+    """The changes that one operator may make."""
 
     def __init__(self, app: Packhorse, cache: Cache, reader: Reader, operator: Operator) -> None:
         self._app = app
@@ -61,8 +61,8 @@ class OperatorActions:
         return job
 
     def check(self, action: JobAction, *, new_queue_hint: str | None = None) -> None:
-        """Raise BadValue for a priority or queue that is not valid, QueueNotFound for a queue that does not exist: a
-        misspelt queue would have no workers. `new_queue_hint` says how to ask for a new one."""
+        """Raise BadValue for an invalid priority or queue, QueueNotFound for a queue that does not exist: a misspelt
+        queue would have no workers. `new_queue_hint` says how to create a new one."""
         action.check()
         if action.operation is not Operation.SET_QUEUE or action.queue is None:
             return
@@ -133,15 +133,15 @@ class OperatorActions:
         return copied
 
     def _require_task(self, task: str) -> None:
-        """Only an announcement by a worker says to which queue a task belongs; a stored job of it does not."""
+        """Only a worker's announcement says which queue a task belongs to; a stored job does not."""
         announced = [each for each in self._cache.tasks() if each.name == task and each.announced_at is not None]
         self._operator.require_task(task, announced[0].queue if announced else None)
 
     # --- many jobs ------------------------------------------------------------------------------------------------
 
     def apply_to_matching(self, action: JobAction, where: Filter, seen_at: int, cursor: str | None) -> Progress:
-        """Apply the action to the jobs that match and have not changed since `seen_at`, for as long as a request may
-        take."""
+        """Apply the action to the matching jobs that have not changed since `seen_at`, until the time limit of a
+        request."""
         self.check(action)
         progress = actions.apply_to_matching(
             self._app.storage,
@@ -157,7 +157,7 @@ class OperatorActions:
         return progress
 
     def apply_to_ids(self, action: JobAction, ids: list[str], seen_at: int | None = None) -> Progress:
-        """Apply the action to the jobs with these ids, or to those that have not changed since `seen_at`."""
+        """Apply the action to the jobs with these ids; with `seen_at`, skip those that changed after it."""
         self.check(action)
         jobs = [job for job in self._app.storage.get_many(ids) if self._operator.sees(job.queue)]
         missing = len(ids) - len(jobs)
@@ -200,7 +200,7 @@ class OperatorActions:
     # --- the storage ----------------------------------------------------------------------------------------------
 
     def prune(self) -> Pruned:
-        """Remove what is older than the settings keep it, for as long as a request may take; `more` if some is left."""
+        """Remove what has expired by the settings, until the time limit of a request; `more` if some is left."""
         self._require_all_queues("prune the storage")
         deadline, batches = (
             time.monotonic() + _BUDGET,
@@ -211,7 +211,7 @@ class OperatorActions:
         return pruned
 
     def back_up(self) -> tuple[Path, int]:
-        """Copy a SQLite storage to a file beside it, with the time in its name; return its path and size."""
+        """Copy a SQLite storage to a file next to it, named after the time; return its path and size."""
         self._require_all_queues("back up the storage")
         source = file_of(self._app.storage)
         self._app.storage.move()  # raises if the file cannot be opened as a storage
@@ -239,7 +239,7 @@ class OperatorActions:
     # --- failures, queues and schedules ---------------------------------------------------------------------------
 
     def silence(self, cause: str, duration: int | None, *, until_next_version: bool = False) -> None:
-        """List the failures of this cause below the others for a while."""
+        """List the failures of this cause below the others until the silence ends."""
         group = self._reader.failure(cause)
         actions.silence(self._app.storage, group, duration, until_next_version=until_next_version, by=self._by)
         self._cache.forget()
@@ -250,16 +250,16 @@ class OperatorActions:
         return changed
 
     def pause(self, queue: str, why: str | None, duration: Duration | None = None) -> bool:
-        """Start no job of this queue, for the duration or until it is resumed. Replaces a pause that would end by
-        itself. Return False if it was paused already."""
+        """Start no job of this queue for the duration, or until it is resumed. Replace a pause that has an end. Return
+        False if the queue was paused already."""
         self._reader.queue(queue)
         changed = self._app.pause(queue, by=self._by, why=why, duration=duration)
         self._cache.forget()
         return changed
 
     def pause_again(self, queue: str) -> bool | None:
-        """Undo a resume: pause with the same reason, for the rest of its time. Return None if that time is over, False
-        if the queue was paused already."""
+        """Undo a resume: pause again with the same reason, for the time that was left. Return None if no time is left,
+        False if the queue was paused already."""
         paused = EventFilter(subject=Subject.QUEUE, kind=Kind.PAUSED, queue=queue)
         events = self._app.storage.events(paused, limit=1, newest_first=True)
         was = events[0].data or {} if events else {}
@@ -271,7 +271,7 @@ class OperatorActions:
         return self.pause(queue, why, left)
 
     def resume(self, queue: str) -> bool:
-        """Return False if it was not paused."""
+        """Resume the queue; return False if it was not paused."""
         self._reader.queue(queue)
         changed = self._app.resume(queue, by=self._by)
         self._cache.forget()

@@ -1,4 +1,4 @@
-"""Reading for one operator: only the queues that concern them, and secrets masked. API and pages read through it."""
+"""Reads for one operator: only their queues, with secrets masked. The API and the pages read through it."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ from packhorse.web.security.redaction import Redaction
 
 T = TypeVar("T")
 _MOST_HELD = 5_000
-_COUNTED = 5_000  # jobs that are looked at to tell how many fit in each state
-_COUNTED_DEARLY = 2_000  # if arguments or errors have to be read
-_PATIENCE = 0.08  # seconds of looking through ids
-_LOOKING = 0.03  # seconds of looking for jobs that no index leads to
-_COUNTING = 0.03  # seconds of counting, of all causes what is left, or what fits in each state
-_COUNTING_ON = 1.0  # seconds of counting exactly, before the caller learns how far it is
+_COUNTED = 5_000  # jobs that are read to count how many match in each state
+_COUNTED_DEARLY = 2_000  # the same if arguments or errors have to be read
+_PATIENCE = 0.08  # seconds to search through ids
+_LOOKING = 0.03  # seconds to search for jobs without an index
+_COUNTING = 0.03  # seconds to count the jobs left of all causes, or the matches in each state
+_COUNTING_ON = 1.0  # seconds of an exact count before the caller receives an interim number
 _LEFT = (RETRYING, DEAD)
 _MOST_LEFT = 1_000
-_FEW_LEFT = 200  # jobs of all causes in a state that are read rather than counted cause by cause
+_FEW_LEFT = 200  # up to so many jobs in a state are read rather than counted for each cause
 
 
 class Reader:
-    """What one operator sees."""
+    """The reads of one operator."""
 
     def __init__(self, app: Packhorse, cache: Cache, redaction: Redaction, operator: Operator) -> None:
         self._app = app
@@ -73,7 +73,7 @@ class Reader:
         return self._app.settings.lease
 
     def now(self) -> int:
-        """The time by the storage's clock, which is asked once: an answer is of one moment."""
+        """The time by the storage's clock. It is read once, so that a whole answer refers to one moment."""
         return self._asked_at
 
     @cached_property
@@ -83,22 +83,22 @@ class Reader:
     # --- jobs -----------------------------------------------------------------------------------------------------
 
     def get(self, job_id: str) -> Job:
-        """The job as it may be shown; JobNotFound also if it is of a queue that does not concern them."""
+        """The job, redacted. Raise JobNotFound also if its queue is not the operator's."""
         return self.shown(self.stored(job_id))
 
     def get_all(self, ids: Sequence[str]) -> list[Job]:
-        """Those with these ids, in this order, as they may be shown; JobNotFound as `get` raises it."""
+        """The jobs with these ids, redacted, in this order. Raise JobNotFound as `get` does."""
         found = {job.id: job for job in self._storage.get_many(sorted({*ids}))}
-        lost = next((job_id for job_id in ids if job_id not in found or not self._sees(found[job_id])), None)
-        if lost is not None:
-            raise JobNotFound(lost)
+        missing = next((job_id for job_id in ids if job_id not in found or not self._sees(found[job_id])), None)
+        if missing is not None:
+            raise JobNotFound(missing)
         return [self.shown(found[job_id]) for job_id in ids]
 
     def _sees(self, job: Job) -> bool:
         return self._operator.sees(job.queue)
 
     def shown(self, job: Job) -> Job:
-        """A job that they may see, as it may be shown, with what it leaves to its task."""
+        """The job, redacted, with the defaults of its task filled in."""
         return effective(self._redaction.job(job), self._options_of.get(job.task))
 
     @cached_property
@@ -106,15 +106,15 @@ class Reader:
         return {task.name: task.options for task in self._cache.tasks()}
 
     def stored(self, job_id: str) -> Job:
-        """The job as it is, for copying it."""
+        """The job as stored, not redacted. Raise JobNotFound as `get` does."""
         job = self._storage.get(job_id)
         if job is None or not self._operator.sees(job.queue):
             raise JobNotFound(job_id)
         return job
 
     def find(self, where: Filter, cursor: str | None, limit: int) -> Page:
-        """Jobs that fit, as many as are found soon; those of other queues are left out. By `order:took` they are those
-        that took longest of as many as could be looked at. `next` is where to look for more."""
+        """Matching jobs, as many as are found within a time limit, without those of other queues. `order:took` sorts
+        only the jobs that could be read in that time. `next` is the cursor for more."""
         if where.order == "took":
             latest, following = self._latest(self._scoped(where), cursor)
             return Page([self.shown(job) for job in slowest(latest, self.now())[:limit]], following)
@@ -122,13 +122,13 @@ class Reader:
         return Page([self.shown(job) for job in found], following)
 
     def _latest(self, where: Filter, cursor: str | None) -> tuple[list[Job], str | None]:
-        """The latest thousand that fit, or as many as are found soon, and where to go on with looking for the rest."""
+        """The latest thousand matches, or as many as are found within the time limit, and the cursor for the rest."""
         found, following = self._look(where, cursor, SLOWEST_OF)
         return found, following if len(found) < SLOWEST_OF else None
 
     def _look(self, where: Filter, cursor: str | None, limit: int) -> tuple[list[Job], str | None]:
-        """So many that fit, or as many as are found soon, and where to go on. One call of a storage looks at some
-        thousands; what is asked for may be below many more."""
+        """Up to `limit` matches, as many as are found within the time limit, and the cursor for more. One storage call
+        reads some thousands of jobs; the matches may lie far behind them."""
         found: list[Job] = []
         until = time.monotonic() + _LOOKING
         while True:
@@ -139,11 +139,11 @@ class Reader:
                 return found, cursor
 
     def these(self, ids: list[str]) -> list[Job]:
-        """Those of these jobs that there are, in this order."""
+        """The jobs with these ids, redacted, in this order; skip those that do not exist."""
         return [self.shown(job) for job in self._storage.get_many(ids) if self._operator.sees(job.queue)]
 
     def count(self, where: Filter, cap: int = 10_000) -> Count:
-        """How many fit."""
+        """How many jobs match."""
         where = self._scoped(where)
         if where.queue is not None and not self._operator.sees(where.queue):
             return Count(0)
@@ -155,8 +155,8 @@ class Reader:
         return Count(sum(count.number for count in counts), exact=all(count.exact for count in counts))
 
     def count_on(self, where: Filter, cursor: str | None) -> tuple[int, str | None]:
-        """How many fit from there on, as far as they are counted within a second, and where to count on. What is asked
-        of the storage each time is bounded, however few fit among however many."""
+        """How many jobs match after the cursor, as far as a second allows, and the cursor to continue from. Each
+        storage call is bounded, even if few of many jobs match."""
         where = replace(self._scoped(where), order=None)
         if is_tallied(where) and cursor is None:
             return self.count(where).number, None
@@ -169,7 +169,7 @@ class Reader:
         return number, cursor
 
     def count_each_state(self, where: Filter) -> dict[State, Count]:
-        """How many jobs fit in each state, if that is known, or counted soon: what is few is counted first."""
+        """How many jobs match in each state, rarest state first; states that would take too long are missing."""
         if is_tallied(where):
             return {state: self.count(replace(where, states=frozenset({state}))) for state in State}
         left = _COUNTED_DEARLY if is_expensive(where) else _COUNTED
@@ -191,15 +191,15 @@ class Reader:
 
     @cached_property
     def _tallies(self) -> list[Tally]:
-        """Asked for once: a page has a number for each state, and all are of one moment."""
+        """Read once, so that all numbers of a page are of one moment."""
         return [tally for tally in self._storage.tallies() if self._operator.sees(tally.queue)]
 
     def tallies(self) -> list[Tally]:
-        """Exact numbers of jobs by queue, task and state."""
+        """Exact job counts by queue, task and state."""
         return self._tallies
 
     def with_part(self, part: str) -> list[Job]:
-        """The jobs whose id is this, or begins or ends so, as far as can be found at once."""
+        """The jobs whose id is this, or starts or ends with it, as far as they are found within a time limit."""
         wanted = part.strip().lower()
         exact = self._storage.get(part.strip())
         if exact is not None:
@@ -210,7 +210,7 @@ class Reader:
         return [self.shown(job) for job in found if self._operator.sees(job.queue)]
 
     def why(self, job_id: str, span: Callable[[int], str] = span_text) -> str:
-        """Why the job is where it is, in a clause; `span` says how a duration is written."""
+        """Why the job is in its state, in a clause; `span` formats durations."""
         self.stored(job_id)
         return self._redaction.text(JobHandle(self._app._state, job_id).why(span=span)) or ""
 
@@ -220,8 +220,8 @@ class Reader:
         return [replace(line, message=self._redaction.text(line.message) or "") for line in lines]
 
     def _scoped(self, where: Filter) -> Filter:
-        """The filter for this operator. An argument that is not shown cannot be asked for, either. A search for text
-        goes through stored jobs, masked values included: who may search can try out what is in them."""
+        """Restrict the filter to this operator. Raise BadValue if it names a hidden argument. A text search reads
+        stored jobs including their masked values, so an operator can find out by trial what they contain."""
         if hidden := self._hidden_path(where):
             raise BadValue(
                 f"args.{'.'.join(hidden)} is not shown here, and cannot be searched for",
@@ -232,7 +232,7 @@ class Reader:
         return where
 
     def _hidden_path(self, where: Filter) -> tuple[str, ...] | None:
-        """What the filter asks for although one of the tasks that it may mean does not show it."""
+        """The first argument of the filter that a task to which the filter may apply hides; None without one."""
         if not where.args:
             return None
         names = self._redaction.names_of_any(
@@ -241,10 +241,10 @@ class Reader:
         return next((one.path for one in where.args if self._redaction.hides(one.path, names)), None)
 
     def hides(self, argument: str, task: str) -> bool:
-        """Is this argument of this task not shown?"""
+        """Return whether this argument of this task is hidden."""
         return self._redaction.hides((argument,), self._redaction.names(task))
 
-    # --- around them ----------------------------------------------------------------------------------------------
+    # --- everything else ----------------------------------------------------------------------------------------------
 
     def health(self) -> Health:
         return self._cache.health()
@@ -256,13 +256,13 @@ class Reader:
         return [queue for queue in self._cache.queues() if self._operator.sees(queue.name)]
 
     def turning_points(self) -> list[Event]:
-        """What lately happened to foremen, lost workers and queues, the newest first."""
+        """Recent events of foremen, dead workers and queues, newest first."""
         return [
             event for event in self._cache.turning_points() if event.queue is None or self._operator.sees(event.queue)
         ]
 
     def queue(self, name: str) -> QueueInfo:
-        """The queue of this name; QueueNotFound names the nearest."""
+        """The queue of this name. Raise QueueNotFound, which suggests the nearest name."""
         known = {queue.name: queue for queue in self.queues()}
         if name not in known:
             near = did_you_mean(name, known).removeprefix("; ")
@@ -270,12 +270,12 @@ class Reader:
         return known[name]
 
     def tasks(self) -> list[TaskInfo]:
-        """Those of their queues, and those of which their token creates jobs."""
+        """The tasks of the operator's queues, and those that the token may enqueue."""
         mine, named = self._operator.sees, self._operator.tasks
         return [self._shown_task(task) for task in self._cache.tasks() if mine(task.queue) or task.name in named]
 
     def _shown_task(self, task: TaskInfo) -> TaskInfo:
-        """Of a unique one workers also tell the defaults of its arguments."""
+        """Redact the default arguments, which workers announce for a unique task."""
         if not task.options.get("defaults"):
             return task
         stored = msgspec.json.encode(task.options["defaults"]).decode()
@@ -283,15 +283,15 @@ class Reader:
         return task if shown is stored else replace(task, options={**task.options, "defaults": json.loads(shown or "")})
 
     def workers(self) -> list[WorkerInfo]:
-        """Every worker and foreman that is known, gone or not; of what they run, what concerns this operator."""
+        """Every known worker and foreman, alive or gone, limited to what this operator may see."""
         return [self._shown(worker) for worker in self._cache.workers()]
 
     def presence(self) -> Presence:
-        """Who of them is there, and who is gone without a word."""
+        """Which workers are present, and which have gone without a sign-off."""
         return presence_of(self.workers(), self.now(), self.lease)
 
     def worker(self, owner: str) -> WorkerInfo:
-        """The worker or foreman of this id; WorkerNotFound if there is none."""
+        """The worker or foreman of this id. Raise WorkerNotFound if there is none."""
         for worker in self.workers():
             if worker.id == owner:
                 return worker
@@ -309,14 +309,14 @@ class Reader:
         return replace(worker, report=report, queues=queues, info=info)
 
     def exited_workers(self) -> list[ExitedWorker]:
-        """The workers that have ended in the last day, the latest first."""
+        """The workers that exited in the last day, latest first."""
         return [self.history.shown_exit(each) for each in self._cache.exited_workers()]
 
     def is_alive(self, worker: WorkerInfo, now: int) -> bool:
         return is_alive(worker, now, self.lease)
 
     def held(self) -> list[Job]:
-        """The jobs in workers' hands."""
+        """The jobs that workers hold."""
         return list(self._walk(Filter(states=HELD), _MOST_HELD))
 
     def _walk(self, where: Filter, most: int) -> Iterator[Job]:
@@ -329,7 +329,7 @@ class Reader:
                 return
 
     def holds(self, held: Iterable[Job]) -> Counter[str | None]:
-        """How many jobs each worker has."""
+        """How many jobs each worker holds."""
         return Counter(job.owner for job in held)
 
     def schedules(self) -> list[ScheduleInfo]:
@@ -340,7 +340,7 @@ class Reader:
         ]
 
     def failures(self) -> list[FailureGroup]:
-        """Failures by cause, the latest first."""
+        """Failures by cause, latest first."""
         groups = self._cache.failures()
         if self._operator.queues:
             tasks = {task.name for task in self.tasks()}
@@ -348,24 +348,24 @@ class Reader:
         return [replace(group, pattern=self._redaction.text(group.pattern) or "") for group in groups]
 
     def open_failures(self) -> list[FailureGroup]:
-        """Those that nobody has silenced."""
+        """The failures that are not silenced."""
         now = self.now()
         return [group for group in self.failures() if not group.is_silenced(now)]
 
     def failure(self, cause: str) -> FailureGroup:
-        """All failures of one cause; FailureNotFound if there are none."""
+        """All failures of one cause. Raise FailureNotFound if there are none."""
         for group in self.failures():
             if group.cause == cause:
                 return group
         raise FailureNotFound(cause[:40], hint="its jobs may be gone; the page Failures has those that are there")
 
     def failure_counts(self, span: Span) -> dict[str, dict[int, int]]:
-        """How many failures of each cause there were in each interval, by its beginning."""
+        """How many failures of each cause there were in each interval, by its start."""
         return self._cache.failure_counts(span)
 
     def left_of(self, causes: Sequence[str]) -> dict[str, dict[str, Count]]:
-        """How many jobs of each cause retry and are dead, up to a thousand of either. Where no index leads to them that
-        takes a while: what cannot be counted at once is left out, and is there when somebody looks again."""
+        """How many jobs of each cause are retrying and dead, up to a thousand of either. Without an index that is slow:
+        causes that exceed the time limit are left out, and are counted by a later call."""
         found: dict[str, dict[str, Count]] = {}
         few = self._cache.left_of(("few", self._operator.queues), self._few_left)
         until = time.monotonic() + _COUNTING
@@ -378,7 +378,7 @@ class Reader:
         return found
 
     def _few_left(self) -> dict[State, Counter[str | None]]:
-        """How many jobs of each cause there are, in the states in which there are few at all: one look finds them."""
+        """How many jobs of each cause there are, in the states with few jobs: one read finds them all."""
         found: dict[State, Counter[str | None]] = {}
         for state in _LEFT:
             where = Filter(states=frozenset({state}))
@@ -397,13 +397,13 @@ class Reader:
         }
 
     def jobs_of(self, cause: str, cap: int = 10_000) -> dict[str, int]:
-        """How many of its jobs there are to do something about, by state; `cap` may mean more."""
+        """How many jobs of the cause are retrying, dead and aborted; a number that equals `cap` may be larger."""
         states = (RETRYING, DEAD, ABORTED)
         wanted = {state.value: Filter(states=frozenset({state}), cause=cause) for state in states}
         return {name: self.count(where, cap).number for name, where in wanted.items()}
 
     def example_of(self, group: FailureGroup) -> Failure | None:
-        """The last failure of a cause, as long as its job is there and has not failed otherwise since."""
+        """The last failure of a cause, if its job still exists and has not failed for another cause since."""
         try:
             job = self.get(group.last_job_id)
         except JobNotFound:
@@ -418,14 +418,14 @@ class Reader:
         ]
 
     def computed(self, name: Hashable, span: Span, compute: Callable[[list[Point]], T]) -> T:
-        """What comes of the points of this span; all whom the same queues concern share it."""
+        """A value computed from the points of this span; operators with the same queues share it."""
         key = (name, span, self._operator.queues)
         return self._cache.computed(key, self._cache.series(span), lambda: compute(self.series(span)))
 
     def began_at(self) -> int | None:
-        """When the first job came to this storage, as finely as its points tell; None: before all that is kept."""
+        """When the first job was enqueued, as precisely as the points are kept; None if that is before all of them."""
         now, began = self.now(), None
-        for span in reversed(Span):  # the coarsest points reach back the farthest
+        for span in reversed(Span):  # the coarsest points reach back farthest
             kept_from = span.level.start_of(now - span.length)
             if began is not None and began < kept_from:
                 break
@@ -440,5 +440,5 @@ class Reader:
         return self._cache.computed(("first", span), points, lambda: min((point.at for point in points), default=None))
 
     def totals(self) -> dict[str, int] | None:
-        """All-time counts; None for an operator of some queues, because they are counted for all together."""
+        """All-time counts; None for an operator of some queues, because they are not kept by queue."""
         return None if self._operator.queues else self._cache.totals()

@@ -1,4 +1,4 @@
-"""The server: the application behind uvicorn. `packhorse web` runs one until it is told to stop."""
+"""The server: the application behind uvicorn. `packhorse web` runs one until it receives a stop signal."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from packhorse.web.application import Application
 from packhorse.web.bind import BACKLOG, listening_socket
 from packhorse.web.connections import Connection, Connections, allow_files
 
-_AT_ONCE = 100  # connections that are taken in one go, before any of them is looked at
-_PATIENCE = 3  # seconds that requests may go on when the server is told to stop
-_M_ARENA_MAX = -8  # of malloc.h
+_ACCEPT_BATCH = 100  # connections that the event loop accepts in a row, before it serves any of them
+_SHUTDOWN_TIMEOUT = 3  # seconds that running requests have left when the server stops
+_M_ARENA_MAX = -8  # from malloc.h
 
 
 class _Server(uvicorn.Server):
-    """Streams never end by themselves, so they are ended before anybody waits for them. Nor do connections on which
-    nobody asks."""
+    """A uvicorn server that closes streams before it waits for them, because they never end by themselves. It also
+    closes connections that send no request in time."""
 
     def __init__(self, config: uvicorn.Config, application: Application, connections: Connections) -> None:
         super().__init__(config)
@@ -34,7 +34,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for listening in sockets or ():
-            listening.listen(BACKLOG)  # more may wait in line than are taken in one go
+            listening.listen(BACKLOG)  # more may wait than are accepted in a row
 
     async def on_tick(self, counter: int) -> bool:
         self._connections.close_overdue()
@@ -46,14 +46,14 @@ class _Server(uvicorn.Server):
 
 
 def _share_memory() -> None:
-    """Let threads take memory from two heaps. By itself, glibc gives each of them a heap of its own, up to eight for a
-    core, and what one has let go no other can use: a third of what a watched server holds."""
-    with suppress(AttributeError, OSError):  # other systems have no such thing, and need none
+    """Limit malloc to two heaps. By default, glibc gives each thread its own heap, up to eight per core, and no heap
+    can use what another has freed: a third of the memory of a server that people watch."""
+    with suppress(AttributeError, OSError):  # other systems have no such setting, and need none
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
 
 
 class WebServer:
-    """Serves one application at one address. The address is taken at once, so that what is wrong is said at once."""
+    """Serves one application at one address. It binds the address immediately, so that errors are raised early."""
 
     def __init__(self, application: Application, host: str, port: int) -> None:
         self._socket = listening_socket(host, port)
@@ -69,25 +69,25 @@ class WebServer:
             lifespan="off",
             proxy_headers=False,
             server_header=False,
-            timeout_graceful_shutdown=_PATIENCE,
-            backlog=_AT_ONCE,
-            # No `limit_concurrency`: it counts who is connected, not who asks, and would refuse a heartbeat for the
-            # sake of the idle. See the gate for requests, and `connections.py` for the rest.
+            timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT,
+            backlog=_ACCEPT_BATCH,
+            # No `limit_concurrency`: it counts connections, not requests, and would refuse a heartbeat because of idle
+            # connections. `security/middleware.py` limits requests, `connections.py` limits connections.
         )
         self._server = _Server(config, application, self._connections)
 
     @property
     def url(self) -> str:
-        """Where a browser finds it."""
+        """The address for a browser."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)  # noqa: S104 - not bound
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/"
 
     def run(self) -> None:
-        """Serve until told to stop, by `stop`, by Ctrl-C or by SIGTERM."""
+        """Serve until `stop`, Ctrl-C or SIGTERM."""
         _share_memory()
         self._connections.set_file_limit(allow_files())
         if threading.current_thread() is threading.main_thread():
-            # uvicorn raises the signal once more when it has stopped; by default that would kill the process.
+            # uvicorn raises the signal again after it has stopped; by default that would kill the process.
             signal.signal(signal.SIGTERM, lambda *_: self.stop())
         try:
             self._server.run(sockets=[self._socket])
@@ -99,7 +99,7 @@ class WebServer:
         self._server.should_exit = True
 
     def stop_at_end_of(self, read: Callable[[], object] = sys.stdin.read) -> None:
-        """Stop when whoever started this process is gone, and with it the other end of stdin."""
+        """Stop when the parent process is gone, which closes the other end of stdin."""
 
         def wait() -> None:
             read()

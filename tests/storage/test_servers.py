@@ -9,7 +9,8 @@ import itertools
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 
 from packhorse.conformance.builders import (
     FAILURE,
+    LEASE,
     add,
     at_once,
     find_all,
@@ -29,17 +31,21 @@ from packhorse.conformance.builders import (
     new_jobs,
     recount,
     stored,
+    take,
     tallies,
     unique,
 )
 from packhorse.core.errors import StorageFull, StorageUnavailable
-from packhorse.core.job import COMPLETED
+from packhorse.core.event import ForemanAction, ForemanOrder
+from packhorse.core.job import COMPLETED, Job
 from packhorse.core.outcome import Completed, Failed, Verdict
 from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
 from packhorse.storage.mysql import MySQL
+from packhorse.storage.mysql.connection import MySQLConnection
 from packhorse.storage.postgres import Postgres
-from packhorse.storage.records import Filter
+from packhorse.storage.records import Filter, WorkerInfo
+from packhorse.storage.sql.transaction import SQLTransaction
 from tests import mysql_server
 from tests.children import PATIENCE, forked, in_child, until
 from tests.mysql_server import MySQLServer, shared_mysql
@@ -325,6 +331,134 @@ def test_a_storm_of_steering_failing_and_finishing_leaves_every_job_whole(url: s
     assert tallies(storages[0]) == recount(storages[0])
     for storage in storages:
         storage.close()
+
+
+# --- locks ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def storage(url: str) -> Iterator[Postgres | MySQL]:
+    storage = served_storage(url)
+    yield storage
+    storage.close()
+
+
+def lose_record(storage: Postgres | MySQL, table: str, row_id: str) -> None:
+    """Delete a row as an operator may do by hand."""
+    with storage._db.unprepared() as connection:
+        connection.execute(f"DELETE FROM {storage._dialect.prefix}{table} WHERE id = '{row_id}'")
+
+
+@contextlib.contextmanager
+def locked_row(storage: Postgres | MySQL, table: str, row_id: str) -> Iterator[None]:
+    """Another connection locks this row until the block ends."""
+    with storage._db.unprepared() as connection:
+        connection.execute("BEGIN")
+        connection.execute(f"SELECT id FROM {storage._dialect.prefix}{table} WHERE id = '{row_id}' FOR UPDATE")
+        yield
+        connection.execute("ROLLBACK")
+
+
+def waits_for_row(storage: Postgres | MySQL, table: str, row_id: str, call: Callable[[], object]) -> bool:
+    """Make a call while another connection locks this row. Return whether the call waited for the lock."""
+    with ThreadPoolExecutor(1) as pool, storage._db.unprepared() as observer:
+        with locked_row(storage, table, row_id):
+            future = pool.submit(call)
+            until(lambda: future.done() or has_waiters(observer), "the call returns or waits for a lock")
+            has_waited = not future.done()
+        future.result(PATIENCE)
+    return has_waited
+
+
+def has_waiters(observer: Any) -> bool:
+    if isinstance(observer, MySQLConnection):
+        return bool(observer.rows("SELECT 1 FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"))
+    return bool(observer.rows("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
+
+
+def worker_ids(storage: Storage) -> list[str]:
+    return [worker.id for worker in storage.workers()]
+
+
+def dead_worker_with_job(storage: Postgres | MySQL, owner: str, job_id: str) -> Job:
+    """A worker that holds a job and whose last beat is long ago."""
+    job = take(storage, add(storage, job_id, queue=owner), owner)
+    with storage._db.unprepared() as connection:
+        connection.execute(f"UPDATE {storage._dialect.prefix}worker SET beat_at = 1 WHERE id = '{owner}'")
+    return job
+
+
+def test_rescue_leaves_a_worker_that_joins_meanwhile_with_its_jobs(
+    storage: Postgres | MySQL, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = take(storage, add(storage), "ann")
+    lose_record(storage, "worker", "ann")
+    neighbour = served_storage(url)
+    find = SQLTransaction.silent_owners
+
+    def find_and_join(tx: SQLTransaction, *asked: Any) -> list[str]:
+        found = find(tx, *asked)
+        join(neighbour, "ann")
+        return found
+
+    monkeypatch.setattr(SQLTransaction, "silent_owners", find_and_join)
+    rescued = storage.rescue(lease=LEASE, why="silence")
+
+    assert rescued == []
+    assert worker_ids(storage) == ["ann"]
+    assert stored(storage, job.id).owner == "ann"
+    neighbour.close()
+
+
+def test_rescue_does_not_delete_a_worker_that_joins_after_its_jobs_are_taken(
+    storage: Postgres | MySQL, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = take(storage, add(storage), "ann")
+    lose_record(storage, "worker", "ann")
+    neighbour = served_storage(url)
+    keep = SQLTransaction.keep
+
+    def keep_and_join(tx: SQLTransaction, *change: Any) -> Job:
+        kept = keep(tx, *change)
+        neighbour.join(WorkerInfo("ann"))
+        return kept
+
+    monkeypatch.setattr(SQLTransaction, "keep", keep_and_join)
+    rescued = storage.rescue(lease=LEASE, why="silence")
+
+    assert [each.job_id for each in rescued] == [job.id]
+    assert worker_ids(storage) == ["ann"]
+    neighbour.close()
+
+
+def test_rescue_skips_a_locked_job_and_takes_it_the_next_time(storage: Postgres | MySQL) -> None:
+    for owner, job_id in [("ann", "a"), ("bob", "b")]:
+        dead_worker_with_job(storage, owner, job_id)
+
+    with locked_row(storage, "job", "a"):
+        first = storage.rescue(lease=LEASE, why="silence")
+        left = worker_ids(storage)
+    second = storage.rescue(lease=LEASE, why="silence")
+
+    assert [each.job_id for each in first] == ["b"]
+    assert left == ["ann"]
+    assert [each.job_id for each in second] == ["a"]
+    assert worker_ids(storage) == []
+
+
+def test_leave_waits_for_a_locked_worker(storage: Postgres | MySQL) -> None:
+    join(storage, "ann")
+
+    assert waits_for_row(storage, "worker", "ann", lambda: storage.leave("ann"))
+    assert worker_ids(storage) == []
+
+
+def test_events_about_a_worker_do_not_wait_for_its_row(storage: Postgres | MySQL) -> None:
+    join(storage, "ann")
+    order = ForemanOrder(ForemanAction.STOP)
+
+    for call in (lambda: storage.record_stat("ann", {}), lambda: storage.order("ann", order)):
+        assert not waits_for_row(storage, "worker", "ann", call)
 
 
 # --- forked children --------------------------------------------------------------------------------------------------

@@ -288,7 +288,7 @@ def test_however_many_pages_are_in_hand_workers_are_answered(guarded: Applicatio
         assert guarded_web.get("/api/v1/work", headers=calls).status_code == 200
         assert guarded_web.post("/api/v1/work/beat", json={"reports": {}}, headers=calls).status_code == 200
     assert guarded_web.get("/api/v1/queues", headers=bearer(SECRETS[Role.VIEW])).status_code == 200
-    assert (work._in_hand, pages._in_hand) == (0, 0)
+    assert (work._active, pages._active) == (0, 0)
 
 
 def test_strangers_take_no_place_from_anybody(guarded: Application, guarded_web: TestClient):

@@ -204,7 +204,7 @@ def test_nobody_asks_for_new_lines_of_a_job_that_no_worker_has(yard: Yard):
 
     def lines_asked_for() -> int:
         before = calls_of(yard)["log_lines"]
-        for each, found in sampler._look(frozenset({key})).items():
+        for each, found in sampler._sample(frozenset({key})).items():
             sampler._publish(each, found)
         return calls_of(yard)["log_lines"] - before
 

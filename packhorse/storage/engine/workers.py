@@ -48,6 +48,7 @@ def heartbeat(tx: Transaction, reports: Mapping[str, Mapping[str, Any]]) -> tupl
 
 def leave(tx: Transaction, owner: str, why: str, ran: Collection[str]) -> bool:
     """See `Storage.leave`. False: it held more jobs than one transaction releases. Call again."""
+    tx.records(WorkerInfo, [owner])  # locks it before its jobs, as join and rescue_owner do
     if not _take_all(tx, owner, lambda job: transitions.released(job, tx.now, why, ran=job.id in ran)):
         return False
     worker = tx.delete_idle_worker(owner)
@@ -66,7 +67,7 @@ def _take_all(tx: Transaction, owner: str, change: Callable[[Job], Transition]) 
 
 def record_event(tx: Transaction, owner: str, kind: Kind, facts: Callable[[WorkerInfo], dict[str, Any]]) -> bool:
     """Record an event about a worker or foreman. False: it is unknown."""
-    worker = tx.records(WorkerInfo, [owner]).get(owner)
+    worker = tx.worker(owner)
     if worker is None:
         return False
     tx.record([Event(kind, tx.now, worker.subject, owner=owner, data=facts(worker))])
@@ -79,8 +80,8 @@ def record_event(tx: Transaction, owner: str, kind: Kind, facts: Callable[[Worke
 def rescue(tx: Transaction, lease: int, why: str, recovered: bool, limit: int, called_at: int) -> list[Rescued]:
     """See `Storage.rescue`."""
     silent = tx.silent_owners(min(called_at, tx.now), max(called_at, tx.now), lease)
-    rescued = _take_back(tx, tx.held_jobs(silent, limit), why, (), recovered) if silent else []
-    for owner in silent:
+    rescued = _take_back(tx, tx.lost_jobs(silent, limit), why, (), recovered)
+    for owner in silent:  # not the unknown owners of lost jobs: one of them may have joined meanwhile
         _delete_dead(tx, owner, why)
     return rescued + _take_back(tx, tx.unowned_jobs(limit), NO_OWNER, (), recovered)
 

@@ -261,6 +261,10 @@ class Transaction:
                 self._read_whole[owner] = size
         return sorted(taken, key=lambda job: job.seq)
 
+    def lost_jobs(self, silent: Collection[str], limit: int) -> list[Job]:
+        """`silent` names unknown owners too."""
+        return self.held_jobs(silent, limit) if silent else []
+
     def unowned_jobs(self, limit: int) -> list[Job]:
         """Look through the sets of all owners. Of most jobs only the bytes of the head that name the owner are read."""
         if not self._finds_unowned:
@@ -414,6 +418,9 @@ class Transaction:
             self.do("ZADD", self._keys.ticks_of(tick.schedule), number, f"{number}:{to_json(tick)}")
 
     # --- workers and clients ----------------------------------------------------------------------------------------
+
+    def worker(self, owner: str) -> WorkerInfo | None:
+        return self.records(WorkerInfo, [owner]).get(owner)
 
     def silent_owners(self, first: int, last: int, lease: int) -> list[str]:
         pairs, holders = self.send(("ZRANGE", self._keys.beats, 0, -1, "WITHSCORES"), ("SMEMBERS", self._keys.holders))

@@ -353,6 +353,10 @@ class SQLTransaction(ABC):
         asked = (to_json(sorted(owners)), limit)
         return [job_of(row) for row in self.execute(self._sql["held_jobs"], asked).fetchall()]
 
+    def lost_jobs(self, silent: Collection[str], limit: int) -> list[Job]:
+        asked = (to_json(sorted(silent)), limit)
+        return [job_of(row) for row in self.execute(self._sql["lost_jobs"], asked).fetchall()]
+
     def unowned_jobs(self, limit: int) -> list[Job]:
         found: list[Job] = []
         for queue in self._shared.unowned_queues:
@@ -430,9 +434,12 @@ class SQLTransaction(ABC):
     # --- workers and clients ------------------------------------------------------------------------------------------
 
     def silent_owners(self, first: int, last: int, lease: int) -> list[str]:
-        silent = self.execute(self._sql["silent_workers"], (first, last, lease)).fetchall()
-        unknown = self.execute(self._sql["unknown_owners"]).fetchall()
-        return sorted({row[0] for row in (*silent, *unknown)})
+        rows = self.execute(self._sql["silent_workers"], (first, last, lease)).fetchall()
+        return sorted(row[0] for row in rows)
+
+    def worker(self, owner: str) -> WorkerInfo | None:
+        row = self.execute(self._sql["worker"], (owner,)).fetchone()
+        return None if row is None else worker_of(row)
 
     def silent_clients(self, before: int, limit: int) -> list[str]:
         return [row[0] for row in self.execute(self._sql["silent_clients"], (before, limit)).fetchall()]

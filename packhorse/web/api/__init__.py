@@ -1,4 +1,4 @@
-"""The JSON API, below `/api/v1`. Everything that a button does, a script can do here."""
+"""The JSON API, under `/api/v1`. A script can do here whatever a button of the pages does."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Endpoints: a function with types becomes a route, and the same types become its part of the OpenAPI document.
+"""Endpoints: a typed function becomes a route, and its types become its part of the OpenAPI document.
 
-A handler takes the call first, then what stands in braces in its path, then `query` and `body` if it has them, each a
-msgspec struct; its answer is one too. It is plain and runs in a thread, because storages are synchronous.
+A handler takes the call, then the parameters in braces of its path, then optionally `query` and `body`, which are
+msgspec structs, as its answer is. It is a plain function and runs in a thread, because storages are synchronous.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Handler = Callable[..., Any]
 
 
 class Endpoint:
-    """One thing that can be asked of the API."""
+    """One operation of the API."""
 
     def __init__(self, method: str, path: str, handler: Handler, role: Role, status: int) -> None:
-        hints = get_type_hints(handler, include_extras=True)  # limits are written beside types
+        hints = get_type_hints(handler, include_extras=True)  # limits are in the annotations
         self.method = method
         self.path = path
         self.handler = handler
@@ -45,7 +45,7 @@ class Endpoint:
         return self.handler(*args, **kwargs)
 
     async def respond(self, request: Request, web: WebContext) -> Response:
-        """The answer to a request. What is wrong is raised."""
+        """Respond to a request; raise its errors."""
         call = web.call(request.state.operator)
         call.operator.require(self.role)
         given: dict[str, Any] = dict(request.path_params)
@@ -69,7 +69,7 @@ def _each(answer: Any) -> list[Any]:
 async def in_time(
     function: Callable[..., Any], *args: Any, limiter: anyio.CapacityLimiter | None = None, **kwargs: Any
 ) -> Any:
-    """Call a plain function in a thread, and wait for it only so long. `limiter` has threads of its own."""
+    """Call a plain function in a thread; raise TooBusy after the time limit. `limiter` has threads of its own."""
     work = functools.partial(function, *args, **kwargs)
     try:
         return await asyncio.wait_for(anyio.to_thread.run_sync(work, limiter=limiter), TIME_LIMIT)
@@ -80,12 +80,12 @@ async def in_time(
 
 
 async def read_body(request: Request) -> bytes:
-    """The body of a request. The gate waits for it only so long, and takes only so much."""
+    """The body of a request. The security middleware limits its size and the time that it takes."""
     return await request.body()
 
 
 def parse_query(words: Sequence[tuple[str, str]], wanted: type[Any]) -> Any:
-    """The query as a struct; BadValue says which word is wrong. Text that is empty counts as left out."""
+    """Parse the query into a struct. Raise BadValue with the parameter that is wrong. Empty text counts as left out."""
     if len(dict(words)) < len(words):
         raise BadValue("the query has a word twice", hint="write each once")
     texts = {field.name for field in msgspec.structs.fields(wanted) if field.type in (str, str | None)}
@@ -117,7 +117,7 @@ def _made(method: str, path: str, role: Role, status: int) -> Callable[[Handler]
 
 
 def get(path: str, *, role: Role = Role.VIEW) -> Callable[[Handler], Endpoint]:
-    """An endpoint that only looks."""
+    """An endpoint that only reads."""
     return _made("GET", path, role, 200)
 
 
@@ -138,14 +138,14 @@ T = TypeVar("T")
 
 
 class PartQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """How many at most, by their names; `cursor` is the `next` of the answer before. Without a limit, all."""
+    """How many, sorted by name; `cursor` is `next` of the previous answer. Without a limit, all."""
 
     cursor: Annotated[str, Meta(max_length=512)] | None = None
     limit: Annotated[int, Meta(ge=1, le=1_000)] | None = None
 
 
 def part_of(items: Iterable[T], name: Callable[[T], str], query: PartQuery) -> tuple[list[T], str | None]:
-    """The part that is asked for, and the cursor for the next one."""
+    """The requested part of the items, and the cursor for the next part."""
     if query.limit is None and query.cursor is None:
         return list(items), None
     rest = sorted((item for item in items if query.cursor is None or name(item) > query.cursor), key=name)

@@ -1,4 +1,4 @@
-"""Events: what happened, and what people did (the audit)."""
+"""Events: what happened, and what operators did (the audit)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ EventId = Annotated[int, Meta(ge=0, le=2**62)]
 
 
 class EventsQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which events: after the one with this id, the oldest first; or the newest first, of those before this id. With
-    `object=1` each has the job or the worker as it was after it."""
+    """Which events: those after an id, oldest first, or those before an id, newest first. With `object=1`, each has the
+    job or the worker as it was after the event."""
 
     job: str | None = None
     job_id: str | None = None  # the same as `job`
@@ -39,7 +39,7 @@ class EventsQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class AuditQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Further back than the event with this id; of one operator only."""
+    """Only events before this id; only those of one operator."""
 
     before: EventId | None = None
     by: str | None = None
@@ -47,7 +47,7 @@ class AuditQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class AuditPage(msgspec.Struct):
-    """What people did, the newest first. `next` goes further back; it may be there although this page is empty."""
+    """What operators did, newest first. `next` continues further back; even an empty page may have it."""
 
     items: list[EventFields]
     next: int | None
@@ -58,20 +58,20 @@ def list_events(call: Call, query: EventsQuery) -> EventPage:
     """What happened to jobs, workers, queues and schedules."""
     job_id, owner = query.job or query.job_id, query.worker or query.owner
     if job_id is not None:
-        told = call.reader.history.of_job(job_id, query.limit, query.after or 0)
+        events = call.reader.history.of_job(job_id, query.limit, query.after or 0)
     else:
         where = EventFilter(kind=query.kind, subject=query.subject, queue=query.queue, owner=owner, before=query.before)
         if query.after is not None:
-            told = call.reader.history.since(replace(where, after=query.after), query.limit)
+            events = call.reader.history.since(replace(where, after=query.after), query.limit)
         else:
-            told = call.reader.history.latest(where, query.limit)
+            events = call.reader.history.latest(where, query.limit)
     if query.object:
-        told = call.reader.history.with_objects(told)
-    return EventPage([event_fields(event, object=query.object) for event in told], told.last, told.before)
+        events = call.reader.history.with_objects(events)
+    return EventPage([event_fields(event, object=query.object) for event in events], events.last, events.before)
 
 
 @get("/audit")
 def list_audit(call: Call, query: AuditQuery) -> AuditPage:
-    """What people did: who aborted, forced, moved, retried or deleted which job, who paused what, and when."""
-    actions = call.reader.history.audit(query.before, query.limit, query.by)
-    return AuditPage([event_fields(event) for event in actions], actions.before)
+    """What operators did: who aborted, forced, moved, retried or deleted which job, who paused what, and when."""
+    events = call.reader.history.audit(query.before, query.limit, query.by)
+    return AuditPage([event_fields(event) for event in events], events.before)

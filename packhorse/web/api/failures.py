@@ -1,4 +1,4 @@
-"""Failures by cause: a thousand dead jobs as three sentences."""
+"""Failures grouped by cause."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from packhorse.web.api.stats import SpanQuery
 
 
 class FailuresQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """How many, and of which task; with `span`, how many of each there were over that time: `2h` has a count a minute,
-    `48h` one an hour, `90d` one a day."""
+    """How many, and of which task; with `span`, also the counts over that time: `2h` has one per minute, `48h` one per
+    hour, `90d` one per day."""
 
     limit: Annotated[int, Meta(ge=1, le=500)] = 50
     task: str | None = None
@@ -25,14 +25,14 @@ class FailuresQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class FailureList(msgspec.Struct):
-    """Groups of failures, the latest first."""
+    """Groups of failures, latest first."""
 
     items: list[FailureFields]
 
 
 class SilenceBody(msgspec.Struct, forbid_unknown_fields=True):
-    """For how long, as `24h` or in seconds; or until a failure of another version of the code comes; or whichever is
-    first. For a day, if neither is said."""
+    """How long, as `24h` or in seconds, or until another version of the code fails, whichever comes first. A day by
+    default."""
 
     duration: str | float | None = None
     until_next_version: bool = False
@@ -47,7 +47,7 @@ class Silenced(msgspec.Struct):
 
 @get("/failures")
 def list_failures(call: Call, query: FailuresQuery) -> FailureList:
-    """Failures grouped by cause: task, kind of error, place, and the message without what varies."""
+    """Failures grouped by cause: task, kind of error, place, and the message without its variable parts."""
     groups = [group for group in call.reader.failures() if query.task in (None, group.task)][: query.limit]
     counts = call.reader.failure_counts(query.span) if query.span is not None else {}
     return FailureList([failure_fields(replace(group, counts=counts.get(group.cause, {}))) for group in groups])
@@ -55,7 +55,7 @@ def list_failures(call: Call, query: FailuresQuery) -> FailureList:
 
 @get("/failures/{cause}")
 def get_failure(call: Call, cause: str, query: SpanQuery) -> CauseFields:
-    """One cause: what became of its jobs, its latest failure, and how many there were over time."""
+    """One cause: its jobs by state, its latest failure, and its failures over time."""
     group = call.reader.failure(cause)
     counts = call.reader.failure_counts(query.span).get(cause, {})
     fields = {**msgspec.structs.asdict(failure_fields(replace(group, counts=counts))), **call.reader.jobs_of(cause)}
@@ -64,14 +64,14 @@ def get_failure(call: Call, cause: str, query: SpanQuery) -> CauseFields:
 
 @post("/failures/{cause}/silence")
 def silence_failure(call: Call, cause: str, body: SilenceBody) -> Silenced:
-    """Somebody knows of it: for a while it is shown apart. It is counted as ever."""
-    is_said = body.duration is not None or body.until_next_version
-    duration = microseconds(body.duration) if body.duration is not None else None if is_said else DAY
+    """Silence a known cause: it is listed apart until the silence ends. Its failures still count."""
+    has_end = body.duration is not None or body.until_next_version
+    duration = microseconds(body.duration) if body.duration is not None else None if has_end else DAY
     call.actions.silence(cause, duration, until_next_version=body.until_next_version)
     return Silenced(cause, True)
 
 
 @post("/failures/{cause}/unsilence")
 def unsilence_failure(call: Call, cause: str) -> Silenced:
-    """Show it among the others again."""
+    """End the silence of a cause."""
     return Silenced(cause, call.actions.unsilence(cause))

@@ -1,4 +1,4 @@
-"""A job's log: line by line as JSON, as the page follows it, and all of it as plain text, to keep or to send on."""
+"""The log of a job: pages of lines as JSON, and the whole log as a text file."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from packhorse.web.api.endpoint import Call, get
 from packhorse.web.api.jobs import AfterQuery
 from packhorse.web.text import safe
 
-_AT_ONCE = 200  # lines of a text that are held in memory; each may have ten thousand characters
+_AT_ONCE = 200  # lines of a text that are in memory together; each may have ten thousand characters
 _ODD = re.compile(r"[^0-9A-Za-z_.-]")
 
 
 class LevelQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Only lines of this level, or above it."""
+    """Only lines of this level or above."""
 
     level: LogLevel = LogLevel.DEBUG
 
 
 class LogQuery(AfterQuery, kw_only=True, forbid_unknown_fields=True):
-    """From where on, how many, and of which level at least; `after` is the id of the last line seen."""
+    """Which lines: after the line with the id `after`, how many, and the lowest level."""
 
     level: LogLevel = LogLevel.DEBUG
 
 
 class LogPage(msgspec.Struct):
-    """Lines of a log; `last` is the `after` of the next page. With a level, `limit` lines are looked at: there may be
-    more although a page is empty, unless `last` is what `after` was."""
+    """Lines of a log; `last` is `after` of the next page. `limit` counts lines of every level, so more lines may follow
+    an empty page, unless `last` equals `after`."""
 
     items: list[LogFields]
     last: int
@@ -47,7 +47,7 @@ class LogText(StreamingResponse):
 
 @get("/jobs/{id}/log")
 def get_log(call: Call, id: str, query: LogQuery) -> LogPage:
-    """The lines that a job wrote, the oldest first."""
+    """The lines that a job wrote, oldest first."""
     lines = call.reader.log_lines(id, query.after, query.limit)
     shown = [log_fields(line) for line in lines if line.level.reaches(query.level)]
     return LogPage(shown, lines[-1].id if lines else query.after)
@@ -55,14 +55,14 @@ def get_log(call: Call, id: str, query: LogQuery) -> LogPage:
 
 @get("/jobs/{id}/log.txt")
 def get_log_text(call: Call, id: str, query: LevelQuery) -> LogText:
-    """All lines that a job wrote, as a file of plain text."""
-    call.reader.stored(id)  # before the answer begins: what is not there is a 404
+    """All lines that a job wrote, as a plain text file."""
+    call.reader.stored(id)  # before the response starts, so that an unknown job is a 404
     headers = {"content-disposition": f'attachment; filename="{_ODD.sub("_", id)}.log.txt"'}
     return LogText(_text(call, id, query.level), headers=headers)
 
 
 def _text(call: Call, id: str, level: LogLevel) -> Iterator[str]:
-    """A piece at a time, each when the one before has been sent."""
+    """Yield the text in pieces, each read after the previous one was sent."""
     last, attempt = 0, None
     try:
         while lines := call.reader.log_lines(id, last, _AT_ONCE):
@@ -79,7 +79,7 @@ def _text(call: Call, id: str, level: LogLevel) -> Iterator[str]:
 
 
 def _line(line: LogLine) -> str:
-    """Only the first line of a message begins at the left: no message can pass for another, or for a new attempt."""
+    """Indent all but the first line of a message, so that no message can imitate another one or a new attempt."""
     kind = "" if line.kind is LogKind.LOG else f"{line.kind}: "
     message = safe(line.message).replace("\n", "\n    ")
     return f"{iso(line.at)} {kind}{message}\n"

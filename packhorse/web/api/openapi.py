@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, made of the very types that the endpoints take and answer with."""
+"""The OpenAPI 3.1 document, made from the types of the endpoints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REF = "#/components/schemas/{name}"
 
 
 def document(endpoints: Iterable[Endpoint], prefix: str = "/api/v1") -> dict[str, Any]:
-    """The document for these endpoints."""
+    """Build the document for these endpoints."""
     endpoints = list(endpoints)
     types = _types(endpoints)
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
@@ -45,12 +45,12 @@ def _types(endpoints: list[Endpoint]) -> list[Any]:
 
 
 def _is_text(kind: Any) -> bool:
-    """Is it an answer that is no JSON, but comes as it is?"""
+    """Return whether the answer is a plain response, not JSON."""
     return isinstance(kind, type) and issubclass(kind, Response)
 
 
 def _first(kind: Any) -> Any:
-    """Of a choice of types, the one that is meant most often."""
+    """The first, most common type of a union."""
     return kind if isinstance(kind, type) else get_args(kind)[0]
 
 
@@ -88,7 +88,7 @@ def _query_parameters(schema: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _without_null(kind: dict[str, Any]) -> dict[str, Any]:
-    """In a query, what is null is left out."""
+    """Remove null from the type: a query leaves such a parameter out."""
     choices = [each for each in kind.get("anyOf", []) if each != {"type": "null"}]
     rest = {name: value for name, value in kind.items() if name not in ("anyOf", "default")}
     if not choices:

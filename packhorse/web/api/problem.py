@@ -1,7 +1,7 @@
-"""Problems: errors as `application/problem+json` (RFC 9457), with the same words that the command line has.
+"""Problems: errors as `application/problem+json` (RFC 9457), with the same texts as on the command line.
 
-`code` is for programs, `title` says what, `why` and `hint` complete it. What nobody expected is logged with an id, and
-only the id is told.
+`code` is for programs; `title` says what went wrong, `why` the reason and `hint` what to do. An unexpected error is
+logged with an id, and the response has only that id.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
     title: str
     why: str | None = None
     hint: str | None = None
-    argument: str | None = None  # of a task, which does not fit
-    id: str | None = None  # of an error that was logged
+    argument: str | None = None  # the task argument that is invalid
+    id: str | None = None  # of a logged error
 
 
 def problem_of(error: Exception) -> Problem:
-    """The problem that this error is."""
+    """Convert an error to a problem."""
     if isinstance(error, HTTPException):
         title = _HTTP.get(error.status_code, error.detail)
         return Problem(status=error.status_code, code=_code(error.detail or "problem"), title=title)
@@ -97,7 +97,7 @@ def problem_of(error: Exception) -> Problem:
             hint=error.hint,
             argument=error.argument if isinstance(error, BadArguments) else None,
         )
-    if isinstance(error, ClientDisconnect):  # nobody is left to read this, and nothing is wrong here
+    if isinstance(error, ClientDisconnect):  # the client has gone, and this is no error of the server
         return Problem(status=400, code="client_disconnect", title="the connection was closed within the request")
     error_id = secrets.token_hex(4)
     log.error("request failed (%s)", error_id, exc_info=error)
@@ -107,7 +107,7 @@ def problem_of(error: Exception) -> Problem:
 
 
 def problem_response(problem: Problem, error: Exception | None = None) -> Response:
-    """The answer to a program; an error of HTTP has headers of its own, such as Allow."""
+    """The response to a program; an HTTP error may bring headers of its own, such as Allow."""
     headers = dict(getattr(error, "headers", None) or {})
     if problem.status == 401:
         headers["www-authenticate"] = "Bearer"

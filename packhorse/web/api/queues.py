@@ -1,4 +1,4 @@
-"""Queues: what waits and runs in each, and pausing them."""
+"""Queues: their jobs and their state; pause, resume and purge."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from packhorse.web.security.operator import Role
 
 
 class QueueList(msgspec.Struct):
-    """Queues; `next` is the cursor for the rest."""
+    """Every queue, or up to the limit; `next` is the cursor for the rest."""
 
     items: list[QueueFields]
     next: str | None = None
 
 
 class PauseBody(msgspec.Struct, forbid_unknown_fields=True):
-    """`why` is shown to operators. After `duration` (`2h`, or seconds) the queue resumes by itself; without one, an
-    operator resumes it."""
+    """The reason, which other operators see, and the duration (`2h`, or seconds) after which the queue resumes by
+    itself. Without a duration it stays paused until it is resumed."""
 
     why: str | None = None
     duration: str | float | None = None
@@ -34,7 +34,7 @@ class PurgeBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Changed(msgspec.Struct):
-    """Whether anything changed; false: it was so already."""
+    """Whether anything changed; false if it was so already."""
 
     name: str
     changed: bool
@@ -42,7 +42,7 @@ class Changed(msgspec.Struct):
 
 @get("/queues")
 def list_queues(call: Call, query: PartQuery) -> QueueList:
-    """Every queue: its jobs by state, how long the oldest waits, how many run, and whether it is paused."""
+    """Every queue: its jobs by state, how long the oldest has waited, how many run, and whether it is paused."""
     part, following = part_of(call.reader.queues(), lambda queue: queue.name, query)
     now = call.reader.now()
     return QueueList([queue_fields(queue, now) for queue in part], following)
@@ -56,7 +56,7 @@ def get_queue(call: Call, name: str) -> QueueFields:
 
 @post("/queues/{name}/pause")
 def pause_queue(call: Call, name: str, body: PauseBody) -> Changed:
-    """Let no job of this queue begin, for a while or until it is resumed, but those that are forced."""
+    """Start no job of this queue for a while, or until it is resumed. Forced jobs still start."""
     return Changed(name, call.actions.pause(name, body.why, body.duration))
 
 
@@ -68,8 +68,8 @@ def resume_queue(call: Call, name: str) -> Changed:
 
 @post("/queues/{name}/purge", role=Role.ADMIN)
 def purge_queue(call: Call, name: str, body: PurgeBody) -> BulkAnswer:
-    """Delete the jobs that wait in this queue: those queued, scheduled or retrying. Running jobs continue. One answer
-    covers what can be done in two seconds; `next` is the cursor for the rest."""
+    """Delete the waiting jobs of this queue: queued, scheduled or retrying. Running jobs continue. One request deletes
+    for up to two seconds; `next` is the cursor for the rest."""
     seen_at = from_datetime(moment_of(body.seen_at)) if body.seen_at else call.reader.now()
     done = call.actions.purge(name, seen_at, body.cursor)
     return BulkAnswer(changed=done.changed, skipped=done.skipped, next=done.next, seen_at=str(iso(seen_at)))

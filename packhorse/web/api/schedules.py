@@ -1,4 +1,4 @@
-"""Schedules: what runs by the clock, when next, and what became of the last times."""
+"""Schedules: their plans, their next and latest slots; run, pause, skip and remove."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ScheduleList(msgspec.Struct):
 
 
 class TickList(msgspec.Struct):
-    """The latest slots, the newest first."""
+    """The latest slots, newest first."""
 
     items: list[TickFields]
 
@@ -32,21 +32,21 @@ class RunAnswer(msgspec.Struct):
 
 
 class SkipAnswer(msgspec.Struct):
-    """The slot that will be left out."""
+    """The slot that will be skipped."""
 
     skipped_at: Moment
 
 
 @get("/schedules")
 def list_schedules(call: Call) -> ScheduleList:
-    """Every schedule: its plan, also in words, its next slots, its last job, its pause."""
+    """Every schedule: its plan, also in words, its next slots, its last job, and whether it is paused."""
     now = call.reader.now()
     return ScheduleList([shown_schedule(schedule, now) for schedule in call.reader.schedules()])
 
 
 @get("/schedules/{name}/ticks")
 def list_ticks(call: Call, name: str) -> TickList:
-    """What became of the latest slots."""
+    """The outcomes of the latest slots of a schedule."""
     if name not in {schedule.name for schedule in call.reader.schedules()}:
         raise ScheduleNotFound(name[:128])
     return TickList([tick_fields(tick) for tick in call.web.storage.ticks(name, limit=_TICKS)])
@@ -54,29 +54,29 @@ def list_ticks(call: Call, name: str) -> TickList:
 
 @post("/schedules/{name}/run", status=201)
 def run_schedule(call: Call, name: str) -> RunAnswer:
-    """Enqueue the schedule's job now, also if it is paused; its slots stay as they are."""
+    """Enqueue the schedule's job now, even if it is paused; its slots do not change."""
     return RunAnswer(call.actions.run_schedule(name).id)
 
 
 @post("/schedules/{name}/pause")
 def pause_schedule(call: Call, name: str) -> Changed:
-    """Let it make no jobs until it is resumed."""
+    """Pause a schedule: it enqueues no jobs until it is resumed."""
     return Changed(name, call.actions.pause_schedule(name))
 
 
 @post("/schedules/{name}/resume")
 def resume_schedule(call: Call, name: str) -> Changed:
-    """Undo a pause; the slots in between are left out."""
+    """Resume a schedule; it skips the slots that it missed."""
     return Changed(name, call.actions.resume_schedule(name))
 
 
 @post("/schedules/{name}/skip")
 def skip_schedule(call: Call, name: str) -> SkipAnswer:
-    """Leave out its next slot."""
+    """Skip the next slot of a schedule."""
     return SkipAnswer(iso(from_datetime(call.actions.skip_schedule(name))))
 
 
 @delete("/schedules/{name}")
 def remove_schedule(call: Call, name: str) -> Changed:
-    """Forget a schedule; one that the code names comes back with the next worker."""
+    """Remove a schedule. One that is defined in code returns when the next worker starts."""
     return Changed(name, call.actions.remove_schedule(name))

@@ -1,4 +1,4 @@
-"""Totals: one small answer with the numbers that lead every page."""
+"""Statistics: the totals at the top of every page, series over time, and metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from packhorse.web.reader import Reader
 
 
 def totals_for(reader: Reader) -> Totals:
-    """The numbers for one operator."""
+    """The totals for one operator."""
     now = reader.now()
     midnight = midnight_before(now)
     return totals_of(
@@ -43,33 +43,33 @@ def totals_for(reader: Reader) -> Totals:
 
 @get("/totals")
 def get_totals(call: Call) -> Totals:
-    """How everything stands: jobs by state, processed and failed in all and today, queues, workers and slots."""
+    """Totals: jobs by state, processed and failed in all and today, queues, workers and slots."""
     return totals_for(call.reader)
 
 
 class SpanQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """How far back: `2h` has a point a minute, `48h` one an hour, `90d` one a day."""
+    """The time span: `2h` has a point per minute, `48h` one per hour, `90d` one per day."""
 
     span: Span = Span.TWO_HOURS
 
 
 class SeriesQuery(SpanQuery, forbid_unknown_fields=True):
-    """How far back, and of what."""
+    """The time span, optionally for one queue or one task."""
 
     queue: str | None = None
     task: str | None = None
 
 
 class Interval(msgspec.Struct):
-    """What all points of one interval come to: rates, means and percentiles over time."""
+    """All points of one interval together: rates, means and percentiles."""
 
     at: Moment
     measured: RunStats
 
 
 class Series(msgspec.Struct):
-    """Points, each as wide as `width` seconds, and what those of each interval come to together. An interval in which
-    nothing happened has neither."""
+    """Points that each cover `width` seconds, and the sum of each interval. An interval in which nothing happened has
+    neither."""
 
     span: Span
     width: int
@@ -80,7 +80,7 @@ class Series(msgspec.Struct):
 
 @get("/series")
 def get_series(call: Call, query: SeriesQuery) -> Series:
-    """What happened over time, by queue and task, and all of it together: so many, and how long they waited and ran."""
+    """Statistics over time, by queue and task, and of all together: counts, wait times and run times."""
     points = call.reader.series(query.span, query.queue, query.task)
     width = query.span.level.width // SECOND
     intervals = [Interval(iso(at), each) for at, each in stats_by_time(points).items()]
@@ -90,11 +90,11 @@ def get_series(call: Call, query: SeriesQuery) -> Series:
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Sample = tuple[dict[str, str], float]
-"""Labels and a number. The label without a name is no label, but the end of the metric's name."""
+"""Labels and a number. The value of the label with the empty name is a suffix of the metric's name."""
 
 
 def metrics_text(call: Call) -> str:
-    """All metrics; for whom only some queues concern, those of these queues."""
+    """All metrics; for an operator of some queues, only the metrics of these queues."""
     return "".join(
         line for name, kind, purpose, samples in _families(call) for line in _family(name, kind, purpose, samples)
     )
@@ -119,7 +119,7 @@ def _families(call: Call) -> Iterator[tuple[str, str, str, list[Sample]]]:
         [({"queue": queue.name}, int(queue.is_paused)) for queue in queues],
     )
     ever = call.reader.totals()
-    if ever is None:  # all that follows is of every queue
+    if ever is None:  # the rest covers all queues
         return
     yield (
         *("packhorse_job_outcomes_total", "counter", "What became of jobs and attempts since ever."),
@@ -127,12 +127,12 @@ def _families(call: Call) -> Iterator[tuple[str, str, str, list[Sample]]]:
     )
     yield _histogram("packhorse_wait_seconds", "How long attempts had waited in line when they began.", ever, "wait")
     yield _histogram("packhorse_run_seconds", "How long attempts ran.", ever, "run")
-    yield from _crew(totals)
+    yield from _workers(totals)
     yield from _storage(call.web.cache.health())
 
 
 def _histogram(name: str, purpose: str, ever: Mapping[str, int], kind: str) -> tuple[str, str, str, list[Sample]]:
-    """Since ever, in all queues. Of attempts that were counted before there were steps, only the sum knows."""
+    """All-time, in all queues. Attempts that were counted before there were buckets appear only in the sum."""
     below = list(accumulate(step_counts(ever, kind)))
     limits = [f"{limit / SECOND:g}" for limit in LIMITS] + ["+Inf"]
     buckets: list[Sample] = [
@@ -142,7 +142,7 @@ def _histogram(name: str, purpose: str, ever: Mapping[str, int], kind: str) -> t
     return name, "histogram", purpose, [*buckets, ({"": "_sum"}, whole), ({"": "_count"}, below[-1])]
 
 
-def _crew(totals: Totals) -> Iterator[tuple[str, str, str, list[Sample]]]:
+def _workers(totals: Totals) -> Iterator[tuple[str, str, str, list[Sample]]]:
     yield "packhorse_workers", "gauge", "Workers alive.", [({}, totals.workers)]
     yield "packhorse_foremen", "gauge", "Foremen alive.", [({}, totals.foremen)]
     yield "packhorse_slots", "gauge", "Slots of all workers.", [({}, totals.slots)]

@@ -1,4 +1,4 @@
-"""The storage: how it is, how quick, how large, how contended."""
+"""The storage: its health, latency, size and contention; prune, backup and compact."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from packhorse.web.security.operator import Role
 
 
 class WriteFields(msgspec.Struct, kw_only=True):
-    """How long the writes of all workers took in one minute, in seconds; `longest` is the mean of the slowest."""
+    """How long the writes of all workers took in one minute, in seconds; `longest` is the slowest worker's mean."""
 
     minutes_ago: int
     writes: int
@@ -25,7 +25,7 @@ class WriteFields(msgspec.Struct, kw_only=True):
 
 
 class LatencyFields(msgspec.Struct, kw_only=True):
-    """How quickly the storage answered in one minute; seconds."""
+    """How long the storage took to answer in one minute, in seconds."""
 
     minutes_ago: int
     reads: int
@@ -34,11 +34,11 @@ class LatencyFields(msgspec.Struct, kw_only=True):
 
 
 class StorageFields(HealthFields, kw_only=True):
-    """How the storage is. `latencies` are what this web process saw in the last hour, or since it began to look; there
-    are none of minutes in which nobody looked. So are `writes`, which workers measure. `growth` is by how many bytes a
-    day the storage grows, as far as this process has seen that for long enough. `operations` are the calls of this
-    process, `worker_operations` those of all workers that are alive, since they began; `connections_…` are those of
-    this process, `all_connections` those of all."""
+    """The health of the storage. `latencies` are what this web process measured in the last hour; minutes without a
+    viewer are missing. The same applies to `writes`, which workers measure. `growth` is the growth in bytes per day,
+    or null until this process has watched for long enough. `operations` are the calls of this process,
+    `worker_operations` those of all live workers since they started. `connections_…` are those of this process,
+    `all_connections` those of all processes."""
 
     latencies: list[LatencyFields] = msgspec.field(default_factory=list)
     writes: list[WriteFields] = msgspec.field(default_factory=list)
@@ -48,7 +48,7 @@ class StorageFields(HealthFields, kw_only=True):
 
 
 class PrunedFields(msgspec.Struct):
-    """What is gone. `more`: there was not the time for all; ask again."""
+    """How much was removed. `more`: the time limit was reached; repeat the request."""
 
     jobs: int
     events: int
@@ -57,14 +57,14 @@ class PrunedFields(msgspec.Struct):
 
 
 class BackupFields(msgspec.Struct):
-    """The copy: a file on the machine of the storage, beside it."""
+    """The copy: a file next to the storage, on the same machine."""
 
     file: str
     size: int
 
 
 class CompactedFields(msgspec.Struct):
-    """How many bytes it had, and has."""
+    """The size of the storage in bytes, before and after."""
 
     before: int
     after: int
@@ -72,7 +72,7 @@ class CompactedFields(msgspec.Struct):
 
 @get("/storage")
 def get_storage(call: Call) -> StorageFields:
-    """Latencies, contention, connections, memory and size of the storage, and what an operator should know."""
+    """Latencies, contention, connections, memory and size of the storage, and its problems."""
     fields = health_fields(call.web.cache.health())
     return StorageFields(
         **msgspec.structs.asdict(fields),
@@ -85,7 +85,7 @@ def get_storage(call: Call) -> StorageFields:
 
 
 def worker_operations(call: Call) -> list[OperationTimes]:
-    """How the calls of all workers went that are alive, the dearest first."""
+    """The storage calls of all live workers, the most expensive first."""
     return total_operation_times(_alive(call))
 
 
@@ -96,22 +96,22 @@ def _alive(call: Call) -> list[WorkerInfo]:
 
 @post("/storage/prune", role=Role.ADMIN)
 def prune_storage(call: Call) -> PrunedFields:
-    """Remove the jobs that ended long ago, old events and silent clients now, by the settings by which foremen do."""
-    gone = call.actions.prune()
-    return PrunedFields(gone.jobs, gone.events, gone.clients, gone.more)
+    """Remove expired jobs, events and clients now, by the same settings as foremen do."""
+    pruned = call.actions.prune()
+    return PrunedFields(pruned.jobs, pruned.events, pruned.clients, pruned.more)
 
 
 @post("/storage/backup", role=Role.ADMIN)
 def back_up_storage(call: Call) -> BackupFields:
-    """Copy a SQLite storage, of one moment, to a file beside it, while others use it. Servers have their own ways."""
+    """Copy a consistent snapshot of a SQLite storage to a file next to it. Database servers have their own tools."""
     file, size = call.actions.back_up()
     return BackupFields(str(file), size)
 
 
 @post("/storage/compact", role=Role.ADMIN)
 def compact_storage(call: Call) -> CompactedFields:
-    """Rewrite a SQLite storage without its unused space, which new jobs would use otherwise. A program that writes
-    meanwhile waits: seconds for a GiB. It needs as much free space as the file has."""
+    """Rewrite a SQLite storage without its unused space. New jobs would reuse that space anyway. Other writers wait
+    meanwhile, some seconds per GiB. It needs as much free disk space as the file takes."""
     return CompactedFields(*call.actions.compact())
 
 
@@ -126,7 +126,7 @@ def _writes(call: Call) -> list[WriteFields]:
 
 
 def _minutes(known: LatencyHistory) -> Iterator[tuple[int, Minute]]:
-    """Those of the last hour in which something was measured, and how long ago each was."""
+    """The measured minutes of the last hour, each with how many minutes ago it was."""
     minutes = known.last_hour()
     return ((len(minutes) - place, each) for place, each in enumerate(minutes, 1) if each is not None)
 

@@ -1,9 +1,9 @@
-"""The sampler: one look at the storage each second for all who watch, less often where a look takes long, and none when
-nobody watches. Now and then it also looks how quickly the storage answers.
+"""The live stream: server-sent events from a sampler, which reads the storage once a second for all viewers.
 
-Viewers name topics: `overview` for the numbers that lead every page, `job:ID` for one job. What has not changed is not
-sent again, and what has is written out once for all. The latest events are kept for a while, so that a viewer who was
-cut off can go on where it was.
+It reads less often when a read is slow, and not at all without viewers. Every few samples it also measures the latency
+of the storage. Viewers subscribe to topics: `overview` for the totals at the top of every page, `job:ID` for one job.
+The sampler sends only changes, and encodes each once for all viewers. It keeps the latest events, so that a viewer who
+lost the connection can resume.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from packhorse.web.context import Call
 from packhorse.web.security.operator import Operator, Role
 
 EVERY = 1.0
-PING = 15.0  # seconds after which all hear that the stream is still there
+PING = 15.0  # seconds between keep-alive comments
 MOST_VIEWERS = 100
 _RING = 1_000
 _BACKLOG = 100
-_MOST_TOPICS = 50  # of all tabs of one browser; stream_worker.js knows it too
-_FEEL_EVERY = 10  # looks
-_REST = 10  # times as long as a look took: so it takes no more than a tenth of a core, or of the storage
+_MOST_TOPICS = 50  # of all tabs of one browser; stream_worker.js has the same number
+_HEALTH_EVERY = 10  # samples
+_REST = 10  # times the duration of a sample: samples take at most a tenth of a core, or of the storage
 _LONGEST_REST = 5.0
-_SERVER_EVERY = 0.25  # seconds between two looks whether the server is to stop
+_SERVER_EVERY = 0.25  # seconds between two checks whether the server is stopping
 _STILL_HERE = b": still here\n\n"
 
 
 class TopicKey(NamedTuple):
-    """What is looked at: a topic, as those see it whom only these queues concern."""
+    """A topic as operators of these queues see it."""
 
     topic: str
     queues: frozenset[str]
 
 
 class Update(NamedTuple):
-    """What a look came to: the name of an event, and its data. `last_line` is the last line of a job's log."""
+    """The name and the data of an event. `last_line` is the id of the last line of the job's log."""
 
     name: str
     data: bytes
@@ -59,7 +59,7 @@ class Update(NamedTuple):
 
 
 class SentEvent(NamedTuple):
-    """One event, and `text`, the bytes that go to everybody who hears it."""
+    """One event; `text` is the bytes that each viewer receives."""
 
     number: int
     key: TopicKey
@@ -68,8 +68,8 @@ class SentEvent(NamedTuple):
 
 
 class Viewer:
-    """Somebody who watches; what is for them waits in `queue` as it is sent. None means the end. `is_over` tells that
-    the server of this stream is to stop."""
+    """One open stream. `queue` holds the encoded events to send; None ends the stream. `is_over` returns whether the
+    server of this stream is stopping."""
 
     def __init__(self, keys: frozenset[TopicKey], is_over: Callable[[], bool]) -> None:
         self.keys = keys
@@ -77,12 +77,12 @@ class Viewer:
         self.queue: asyncio.Queue[bytes | None] = asyncio.Queue(_BACKLOG)
 
     def put(self, text: bytes | None) -> None:
-        if self.queue.full():  # a slow one misses what is old: the newest numbers are what matters
+        if self.queue.full():  # a slow viewer misses old events: only the newest numbers matter
             self.queue.get_nowait()
         self.queue.put_nowait(text)
 
     async def take(self) -> bytes | None:
-        """All that waits, at once; None once it is over."""
+        """Wait for events and return all that are queued; None once the stream is over."""
         texts = [await self.queue.get()]
         while not self.queue.empty():
             texts.append(self.queue.get_nowait())
@@ -90,12 +90,12 @@ class Viewer:
 
 
 class Sampler:
-    """Looks for all viewers of one server. `call` makes a call in the name of an operator."""
+    """Samples the storage for all viewers of one server. `call` makes a call for an operator."""
 
     def __init__(self, call: Callable[[Operator], Call], every: float = EVERY) -> None:
         self._call = call
         self._every = every
-        self._epoch = secrets.token_hex(4)  # numbers of another process mean nothing here
+        self._epoch = secrets.token_hex(4)  # event numbers of another process do not apply here
         self._number = 0
         self._viewers: set[Viewer] = set()
         self._ring: deque[SentEvent] = deque(maxlen=_RING)
@@ -112,7 +112,7 @@ class Sampler:
         last_id: str | None = None,
         is_over: Callable[[], bool] = lambda: False,
     ) -> Viewer:
-        """Begin to watch. The present state comes first, or what was missed since the event `last_id`."""
+        """Add a viewer. It first receives the current state, or the events that it missed since `last_id`."""
         if len(self._viewers) >= MOST_VIEWERS:
             raise TooBusy(f"{MOST_VIEWERS} viewers watch already", hint="close a tab, or look without watching")
         viewer = Viewer(
@@ -127,15 +127,15 @@ class Sampler:
 
     @property
     def viewer_count(self) -> int:
-        """How many watch now."""
+        """How many viewers there are now."""
         return len(self._viewers)
 
     def leave(self, viewer: Viewer) -> None:
-        """Watch no more."""
+        """Remove a viewer."""
         self._viewers.discard(viewer)
 
     def close(self) -> None:
-        """The server ends: so does every stream."""
+        """End every stream, because the server stops."""
         for viewer in self._viewers:
             viewer.put(None)
         self._viewers.clear()
@@ -147,24 +147,24 @@ class Sampler:
             return [sent for sent in self._ring if sent.number > last and sent.key in keys]
         return sorted((self._latest[key] for key in keys if key in self._latest), key=lambda sent: sent.number)
 
-    # --- looking --------------------------------------------------------------------------------------------------
+    # --- sampling -------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        # By themselves: a storage may keep a look waiting for long.
-        beside = [asyncio.create_task(each) for each in (self._ping(), self._end_with_server())]
+        # As separate tasks, because the storage may block a sample for long.
+        others = [asyncio.create_task(each) for each in (self._ping(), self._end_with_server())]
         try:
-            await self._look_on()
+            await self._sample_loop()
         finally:
-            for task in beside:
+            for task in others:
                 task.cancel()
-        self._latest.clear()  # old numbers are not shown to the next one who comes
+        self._latest.clear()  # the next viewer must not see old numbers
 
-    async def _look_on(self) -> None:
+    async def _sample_loop(self) -> None:
         while self._viewers:
             keys = frozenset().union(*(viewer.keys for viewer in self._viewers))
             began_at = time.monotonic()
             try:
-                found = await run_in_threadpool(self._look, keys)
+                found = await run_in_threadpool(self._sample, keys)
             except PackhorseError as error:
                 found = dict.fromkeys(keys, Update("trouble", msgspec.json.encode(problem_of(error))))
             self.samples += 1
@@ -173,11 +173,11 @@ class Sampler:
             await asyncio.sleep(self._rest(time.monotonic() - began_at))
 
     def _rest(self, took: float) -> float:
-        """How long nobody looks after a look that took so long."""
+        """The pause after a sample that took `took` seconds."""
         return max(self._every, min(_REST * took, _LONGEST_REST))
 
-    def _look(self, keys: frozenset[TopicKey]) -> dict[TopicKey, Update]:
-        if self.samples % _FEEL_EVERY == 0:
+    def _sample(self, keys: frozenset[TopicKey]) -> dict[TopicKey, Update]:
+        if self.samples % _HEALTH_EVERY == 0:
             self._call(Operator("viewer", Role.VIEW)).web.cache.health()
         jobs = self._jobs(key.topic.removeprefix("job:") for key in keys if key.topic != "overview")
         return {
@@ -186,7 +186,7 @@ class Sampler:
         }
 
     def _jobs(self, ids: Iterable[str]) -> dict[str, Job]:
-        """All jobs that anybody watches, by one call."""
+        """All watched jobs, by one storage call."""
         wanted = sorted({*ids})
         storage = self._call(Operator("viewer", Role.VIEW)).web.storage
         return {job.id: job for job in storage.get_many(wanted)} if wanted else {}
@@ -202,7 +202,7 @@ class Sampler:
         facts, last_line = _facts(call.reader.shown(job)), before.found.last_line if before else 0
         same = Update("job", msgspec.json.encode({**facts, "last_line": last_line}), last_line)
         if before is not None and same == before.found and job.state not in HELD:
-            return same  # who holds no job writes no log
+            return same  # only a held job writes log lines
         lines = call.web.storage.log_lines(job.id, after=last_line, limit=1_000)
         if not lines:
             return same
@@ -221,7 +221,7 @@ class Sampler:
                 viewer.put(sent.text)
 
     async def _end_with_server(self) -> None:
-        """End the streams of a server that is to stop, which waits for them."""
+        """End the streams of a server that is stopping, because it waits for them."""
         while True:
             await asyncio.sleep(_SERVER_EVERY)
             for viewer in [viewer for viewer in self._viewers if viewer.is_over()]:
@@ -229,7 +229,7 @@ class Sampler:
                 self.leave(viewer)
 
     async def _ping(self) -> None:
-        """Tell all now and then that the stream is there: one clock for everybody, instead of one for each."""
+        """Keep all streams alive with a regular comment, by one timer for all."""
         while True:
             await asyncio.sleep(PING)
             for viewer in self._viewers:
@@ -251,11 +251,11 @@ def _facts(job: Job) -> dict[str, Any]:
     }
 
 
-_RETRY = 3_000  # milliseconds after which a browser comes back
+_RETRY = 3_000  # milliseconds after which a browser reconnects
 
 
 async def stream(request: Request, sampler: Sampler) -> Response:
-    """The answer to `GET /stream?topics=overview,job:ID`."""
+    """Respond to `GET /stream?topics=overview,job:ID`."""
     topics = [topic for topic in request.query_params.get("topics", "overview").split(",") if topic]
     last_id = request.headers.get("last-event-id") or request.query_params.get("last_event_id")
     is_over = request.state.server_state.is_ending

@@ -1,8 +1,6 @@
-"""Suggestions: how what somebody types into a find or filter box may go on. The API answers with them, and the boxes of
-the pages offer them.
+"""Suggestions: completions of the text in a find or filter box, for the API and the pages.
 
-The last word is completed, the words before it stay. Names come from what the web has glanced at lately, so typing
-costs the storage nothing.
+They complete the last word and keep the words before it. Names come from the cache, so typing seldom reads the storage.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from packhorse.web.api.endpoint import Call, get
 from packhorse.web.reader import Reader
 
 MOST = 20
-_SEVERAL = ("state", "queue", "task")  # words that take several values, with commas between
+_SEVERAL = ("state", "queue", "task")  # words that take several values, separated by commas
 _FIXED: dict[str, tuple[str, ...]] = {
     "state": tuple(STATE_WORDS),
     "order": ORDERS,
@@ -54,14 +52,14 @@ ABOUT = {
 
 
 class Suggestion(NamedTuple):
-    """A whole text for the box, and what its last word is."""
+    """A whole text for the box, and a description of its last word."""
 
     text: str
     about: str
 
 
 def suggest(reader: Reader, typed: str, filters: Mapping[str, str] = {}) -> list[Suggestion]:
-    """How the text may go on, the likeliest first; `filters` are those that have a name."""
+    """Completions of the text, likeliest first; `filters` are the named filters."""
     before, last = _parted(typed)
     found = _values(reader, last) if ":" in last else _words(reader, last, is_first=not before)
     named = [(f"{SIGN}{name}", words) for name, words in filters.items() if last.lower().removeprefix(SIGN) in name]
@@ -70,13 +68,13 @@ def suggest(reader: Reader, typed: str, filters: Mapping[str, str] = {}) -> list
 
 
 def _parted(typed: str) -> tuple[str, str]:
-    """What stays, and the last word."""
+    """Split the text into what stays and its last word."""
     start = typed.rfind(" ") + 1
     return typed[:start], typed[start:]
 
 
 def _words(reader: Reader, part: str, *, is_first: bool) -> Iterator[tuple[str, str]]:
-    """Names of tasks and queues, filter words, states, names of arguments, workers."""
+    """Task and queue names, filter words, states, argument names, workers."""
     low = part.lower()
     yield from (
         (name if is_first else f"{noun}:{name}", noun)
@@ -95,7 +93,7 @@ def _words(reader: Reader, part: str, *, is_first: bool) -> Iterator[tuple[str, 
 
 
 def _values(reader: Reader, word: str) -> Iterator[tuple[str, str]]:
-    """What may stand behind the colon of a filter word."""
+    """Values that may follow the colon of a filter word."""
     name, _, value = word.partition(":")
     listed, _, value = value.rpartition(",") if name in _SEVERAL else ("", "", value)
     front = f"{name}:{listed}{',' if listed else ''}"
@@ -136,7 +134,7 @@ _KNOWN: dict[str, Callable[[Reader], Iterator[tuple[str, str]]]] = {
 
 
 def _arguments(reader: Reader, part: str) -> Iterator[tuple[str, str]]:
-    """Names of arguments, as workers have announced them."""
+    """The names of task arguments, as workers announced them."""
     for task in reader.tasks():
         parameters = task.options.get("parameters")
         each = parameters.get("each") if isinstance(parameters, dict) else None
@@ -144,50 +142,50 @@ def _arguments(reader: Reader, part: str) -> Iterator[tuple[str, str]]:
             name = one.get("name") if isinstance(one, dict) else None
             if not isinstance(name, str) or not re.fullmatch(r"\w+", name) or not name.lower().startswith(part):
                 continue
-            if not reader.hides(name, task.name):  # else it could not be asked for
+            if not reader.hides(name, task.name):  # a hidden argument cannot be filtered by
                 yield name, task.name
 
 
 class TypedQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """What was typed so far."""
+    """The text typed so far."""
 
     q: Annotated[str, Meta(max_length=1_000)] = ""
 
 
 class SuggestionFields(msgspec.Struct):
-    """A whole text for the box, and what its last word is."""
+    """A whole text for the box, and a description of its last word."""
 
     text: str
     about: str
 
 
 class SuggestionList(msgspec.Struct):
-    """The likeliest first."""
+    """Suggestions, likeliest first."""
 
     items: list[SuggestionFields]
 
 
 @get("/suggestions")
 def list_suggestions(call: Call, query: TypedQuery) -> SuggestionList:
-    """How a filter may go on: names of tasks, queues and workers, filter words, and the values that they take."""
+    """Completions of a filter: names of tasks, queues and workers, filter words, and their values."""
     found = suggest(call.reader, query.q, call.web.filters)
     return SuggestionList([SuggestionFields(each.text, each.about) for each in found])
 
 
 class NamedFilter(msgspec.Struct):
-    """A name, without its @, and the words that it stands for."""
+    """A name without its @, and the filter that it stands for."""
 
     name: str
     filter: str
 
 
 class NamedFilterList(msgspec.Struct):
-    """In the order of the settings."""
+    """Named filters, in the order of the settings."""
 
     items: list[NamedFilter]
 
 
 @get("/filters")
 def list_filters(call: Call) -> NamedFilterList:
-    """The filters below [tool.packhorse.filters] in the pyproject.toml of this web server."""
+    """The filters in [tool.packhorse.filters] of this web server's pyproject.toml."""
     return NamedFilterList([NamedFilter(name, words) for name, words in call.web.filters.items()])

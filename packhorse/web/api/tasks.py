@@ -1,4 +1,4 @@
-"""Tasks: every name that was ever enqueued or announced, and how its jobs went lately."""
+"""Tasks: every name that was ever enqueued or announced, and its recent statistics."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from packhorse.web.api.endpoint import Call, PartQuery, get, part_of
 
 
 class ShownTask(TaskFields, kw_only=True):
-    """A task, and how its attempts went within the span."""
+    """A task, and the statistics of its attempts within the span."""
 
     measured: RunStats
 
 
 class TasksQuery(PartQuery, kw_only=True, forbid_unknown_fields=True):
-    """How far back their attempts are told of, and how many tasks."""
+    """The time span of the statistics, and how many tasks."""
 
     span: Span = Span.TWO_HOURS
 
 
 class TaskList(msgspec.Struct):
-    """Every task, or so many; `next` is the cursor for the rest."""
+    """Every task, or up to the limit; `next` is the cursor for the rest."""
 
     items: list[ShownTask]
     next: str | None = None
@@ -31,7 +31,7 @@ class TaskList(msgspec.Struct):
 
 @get("/tasks")
 def list_tasks(call: Call, query: TasksQuery) -> TaskList:
-    """Every task: its options as workers announced them, its runs, failures, waiting and running times."""
+    """Every task: its options as workers announced them, its runs, failures, wait times and run times."""
     part, following = part_of(call.reader.tasks(), lambda task: task.name, query)
     names = {task.name for task in part}
     measured = stats_by_task(point for point in call.reader.series(query.span) if point.task in names)

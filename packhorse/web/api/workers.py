@@ -1,4 +1,4 @@
-"""Workers: every foreman and worker process, and the slots in which jobs run."""
+"""Workers: every foreman and worker process, the jobs that they hold, and clients."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _MOST_GONE = 500
 
 
 class WorkersQuery(PartQuery, kw_only=True, forbid_unknown_fields=True):
-    """Of which host, and how many."""
+    """Which host, and how many."""
 
     host: str | None = None
 
 
 class WorkerList(msgspec.Struct):
-    """Every worker and foreman, or so many; `next` is the cursor for the rest. `gone` are those that have given no sign
-    of life since `beat_at`, for longer than a lease, and whose jobs no foreman has taken back yet."""
+    """Every worker and foreman, or up to the limit; `next` is the cursor for the rest. `gone` are those that have sent
+    no heartbeat since `beat_at`, for longer than a lease, and whose jobs no foreman has taken back yet."""
 
     items: list[WorkerFields]
     gone: list[WorkerFields]
@@ -45,8 +45,8 @@ class WorkerList(msgspec.Struct):
 
 
 class BusySlot(msgspec.Struct, kw_only=True):
-    """A job in a worker's hands; `worker` is the same as `owner`. `begun` tells whether it runs, as its worker said
-    with its last heartbeat or the storage knows; else it waits there for a slot."""
+    """A job that a worker holds; `worker` is the same as `owner`. `begun` is whether it runs, by the worker's last
+    heartbeat or by the storage; otherwise it waits in the worker for a slot."""
 
     worker: str
     owner: str
@@ -67,21 +67,21 @@ class BusySlot(msgspec.Struct, kw_only=True):
 
 
 class BusyList(msgspec.Struct):
-    """All that runs just now, or so much of it; `next` is the cursor for the rest."""
+    """Every job that a worker holds, or up to the limit; `next` is the cursor for the rest."""
 
     items: list[BusySlot]
     next: str | None = None
 
 
 class StopBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Whether to hand back what runs instead of waiting for it."""
+    """Whether to hand back running jobs instead of waiting for them."""
 
     now: bool = False
 
 
 class ScaleBody(msgspec.Struct, forbid_unknown_fields=True):
-    """How many workers, at least and at most; and with how many slots each. Where that is another number than it was,
-    they give way to fresh ones, one after the other. `least` and `most` come together, and may be left out."""
+    """The least and the most workers, and the slots of each. If the number of slots changes, new workers replace the
+    old ones, one after the other. `least` and `most` are given together or not at all."""
 
     least: Annotated[int, Meta(ge=0, le=MAX_WORKERS)] | None = None
     most: Annotated[int, Meta(ge=0, le=MAX_WORKERS)] | None = None
@@ -89,14 +89,14 @@ class ScaleBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Ordered(msgspec.Struct):
-    """To whom the order went. It is followed within a second or two, and then `order` in its report says so."""
+    """The recipient of an order. It acts within a second or two, and then reports the order in `order`."""
 
     id: str
 
 
 class WorkerStacks(msgspec.Struct):
-    """Where the threads, coroutines and children of one worker stand; `answered` is false if it did not say so in time,
-    as one does whose interpreter is held by a call that does not let go."""
+    """The stacks of the threads, coroutines and children of one worker. `answered` is false if it did not answer in
+    time, e.g. because a call does not release the interpreter."""
 
     id: str
     answered: bool
@@ -163,14 +163,14 @@ def quiet_worker(call: Call, id: str) -> Ordered:
 
 @post("/workers/{id}/restart")
 def restart_worker(call: Call, id: str) -> Ordered:
-    """Have workers give way to fresh ones, one after the other."""
+    """Replace workers by new ones, one after the other."""
     call.actions.order(id, ForemanOrder(ForemanAction.RESTART))
     return Ordered(id)
 
 
 @post("/workers/{id}/stop", role=Role.ADMIN)
 def stop_worker(call: Call, id: str, body: StopBody) -> Ordered:
-    """Have them end when what they run has ended."""
+    """Stop workers once their running jobs have ended; with `now`, hand those jobs back instead."""
     call.actions.order(id, ForemanOrder(ForemanAction.STOP, now=body.now))
     return Ordered(id)
 
@@ -184,14 +184,14 @@ def scale_crew(call: Call, id: str, body: ScaleBody) -> Ordered:
 
 @post("/workers/{id}/stacks")
 def ask_worker_for_stacks(call: Call, id: str) -> StackList:
-    """Where a worker, or each worker of a foreman, stands just now: files, lines and functions, by job. Waits for the
-    answer, for a few seconds."""
+    """The stacks of a worker, or of each worker of a foreman, by job: files, lines and functions. The request waits
+    a few seconds for the answer."""
     answered = {worker.id: worker for worker in call.actions.stacks(id)}
     asked = workers_of(call.reader.worker(id), call.reader.workers())
-    told = {worker.id: stacks_of(answered[worker.id]) for worker in asked if worker.id in answered}
+    stacks = {worker.id: stacks_of(answered[worker.id]) for worker in asked if worker.id in answered}
     return StackList(
         [
-            WorkerStacks(worker.id, worker.id in told, each.items if (each := told.get(worker.id)) else [])
+            WorkerStacks(worker.id, worker.id in stacks, each.items if (each := stacks.get(worker.id)) else [])
             for worker in asked
         ]
     )
@@ -211,7 +211,7 @@ class SubscriberList(msgspec.Struct):
 
 @get("/clients")
 def list_clients(call: Call) -> ClientList:
-    """Every client that was seen lately."""
+    """Every client that was seen recently."""
     if call.operator.queues:
         raise NotAllowed("clients are not shown to tokens of some queues only")
     return ClientList([client_fields(client) for client in call.web.cache.clients()])

@@ -1,1 +1,1 @@
-"""Who may do what over HTTP: tokens and roles, sessions, the addresses that are answered, and what is never shown."""
+"""Security of the web: tokens and roles, sessions, the host names it answers to, and redaction."""

@@ -1,8 +1,7 @@
-"""The gate: what every request passes before anything else looks at it.
+"""The security middleware: the checks that every request passes first.
 
-It answers only to our own names, takes changes only from our own pages or from programs, reads no endless bodies, finds
-out who asks, lets only so many in at once, and puts the headers on every answer that keep a browser from being turned
-against its user.
+It answers only to allowed host names, accepts changes only from our own pages or from programs, limits the size and the
+time of bodies, identifies the operator, limits concurrent requests, and adds security headers to every response.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from packhorse.web.security.operator import Operator, Role
 from packhorse.web.security.sessions import COOKIE, SignedOut
 
 Refuse = Callable[[Request, Exception], Response]
-"""Makes the answer to a request that cannot be served."""
+"""Makes the response to a request that is refused."""
 
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 OPEN_PATHS = ("/static/", "/healthz", "/readyz", "/login")
-"""What is answered without asking who it is."""
+"""Paths that are served without sign-in."""
 
 BODY_TIME = 30.0
-"""Seconds in which the whole body of a request must be there."""
-_LOOK = 2.0  # seconds that a request waits for the storage to say which sessions are over
-_CLOSING = (408, 413)  # after these answers the rest of the request may still come, and is nobody's
+"""Seconds in which the whole body of a request must arrive."""
+_LOOK = 2.0  # seconds that a request waits for the storage to list the sessions that were signed out of
+_CLOSING = (408, 413)  # close after these: the rest of the request may still arrive and must not be parsed
 _OF_PROXIES = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "via")
 _FORMS = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
 _HEADERS = {
@@ -50,9 +49,9 @@ _HEADERS = {
 
 
 class RequestGroup:
-    """Requests below some paths, which are counted apart from all others: however many there are of one lane, those of
-    another come through. Where strangers may send a body, it is read before it counts: who sends slowly takes no place
-    from those who have sent all."""
+    """Requests below some paths, with a limit of their own: many requests of one group cannot block another group. With
+    `body_first`, a request counts only once its body has arrived, so that slow senders who are not signed in take no
+    place from others."""
 
     def __init__(
         self,
@@ -70,60 +69,60 @@ class RequestGroup:
         self._starts = starts
         self._most = most
         self._full = full
-        self._in_hand = 0
+        self._active = 0
 
     def is_for(self, path: str) -> bool:
         return any(not start or path == start or path.startswith(f"{start}/") for start in self._starts)
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """One request of this lane is in hand. Raises `full` if there are too many."""
-        if self._in_hand >= self._most:
+        """Count one request of this group while it is served. Raise `full` if there are too many."""
+        if self._active >= self._most:
             raise self._full()
-        self._in_hand += 1
+        self._active += 1
         try:
             yield
         finally:
-            self._in_hand -= 1
+            self._active -= 1
 
 
 class SecurityMiddleware:
     """ASGI middleware around the whole web."""
 
     def __init__(
-        self, app: ASGIApp, access: Access, signed_out: SignedOut, refuse: Refuse, lanes: Sequence[RequestGroup]
+        self, app: ASGIApp, access: Access, signed_out: SignedOut, refuse: Refuse, groups: Sequence[RequestGroup]
     ) -> None:
         self._app = app
         self._access = access
         self._signed_out = signed_out
         self._refuse = refuse
-        self._request_groups = lanes  # the first that fits is taken
+        self._request_groups = groups  # the first that matches counts
         self.is_alone = False  # served by `packhorse web`, at the address for which `access` was decided
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":  # there are no web sockets here, and a start or an end is none of our business
+        if scope["type"] != "http":  # there are no web sockets here; the app handles its lifespan
             await self._app(scope, receive, send)
             return
-        # A mount further in adds its own part to root_path; links begin where we do.
+        # An inner mount adds its own part to root_path; links start at ours.
         scope.setdefault("state", {})["root"] = scope.get("root_path", "")
         headers = Headers(scope=scope)
         self._access.proxies.apply(scope, headers)
         guarded = _HeaderSender(scope, send)
         try:
-            lane = self._group(scope)
-            self._check(scope, headers, lane.body_limit)
+            group = self._group(scope)
+            self._check(scope, headers, group.body_limit)
             scope["state"]["operator"] = await self._operator(scope, headers)
-            body = _LimitedBody(receive, guarded, lane.body_limit, lane.body_time)
-            if lane.body_first:
+            body = _LimitedBody(receive, guarded, group.body_limit, group.body_time)
+            if group.body_first:
                 await body.read()
-            with lane.entered():  # strangers, who are refused before, count nowhere
+            with group.entered():  # requests without sign-in were refused above and do not count
                 await self._app(scope, body, guarded)
         except (PackhorseError, HTTPException) as error:
             await self._refuse(Request(scope), error)(scope, receive, guarded)
 
     def _group(self, scope: Scope) -> RequestGroup:
         path = scope["path"].removeprefix(scope.get("root_path", ""))
-        return next(lane for lane in self._request_groups if lane.is_for(path))
+        return next(group for group in self._request_groups if group.is_for(path))
 
     def _check(self, scope: Scope, headers: Headers, limit: int) -> None:
         host = headers.get("host", "")
@@ -135,7 +134,7 @@ class SecurityMiddleware:
             _check_origin(headers, host)
         length = headers.get("content-length", "")
         if length and "transfer-encoding" in headers:
-            scope["state"]["close"] = True  # where this request ends, and what comes behind it, nobody can know
+            scope["state"]["close"] = True  # the end of this request, and what follows it, cannot be known
             raise BadValue(
                 "the request has both Content-Length and Transfer-Encoding, so its end cannot be known",
                 hint="send one of them",
@@ -144,7 +143,7 @@ class SecurityMiddleware:
             raise _too_large(int(length), limit)
 
     async def _operator(self, scope: Scope, headers: Headers) -> Operator | None:
-        """Who asks; None where nobody needs to say."""
+        """The operator of the request; None on a path that needs no sign-in."""
         if self._access.is_open:
             self._check_open(headers)
             return self._access.capped(Operator("local", Role.ADMIN))
@@ -164,8 +163,8 @@ class SecurityMiddleware:
         raise NotSignedIn("nobody is signed in", hint="send Authorization: Bearer TOKEN, or sign in at /login")
 
     def _check_open(self, headers: Headers) -> None:
-        """Where nobody is asked who they are, only this machine may be answered. What a request says of itself, such as
-        its Host, proves nothing; that we listen at a loopback address does, unless a proxy passes on to it."""
+        """Raise NotAllowed unless the request comes from this machine; there are no tokens. The headers of a request,
+        such as Host, prove nothing. A loopback address does, unless a proxy forwards to it."""
         if self._access.open_mount:
             return
         if not self.is_alone:
@@ -185,7 +184,7 @@ class SecurityMiddleware:
         kind, _, secret = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
             found = self._access.tokens.find(secret.strip())
-            if found is None:  # a right token comes in, whoever else tries wrong ones from behind the same proxy
+            if found is None:  # a valid token is accepted, even if others behind the same proxy try wrong ones
                 peer = (scope.get("client") or ("",))[0]
                 self._access.tries.check(peer)
                 self._access.tries.note_wrong(peer)
@@ -195,9 +194,9 @@ class SecurityMiddleware:
         if session is None:
             return None
         if self._signed_out.is_due:
-            with suppress(TimeoutError):  # a storage that goes away keeps out nobody who was in
+            with suppress(TimeoutError):  # signed-in operators stay signed in while the storage is unavailable
                 await asyncio.wait_for(run_in_threadpool(self._signed_out.look), _LOOK)
-        if not self._signed_out.has_looked:  # since this server began: it may be over
+        if not self._signed_out.has_looked:  # not once since this server started: the session may be over
             raise StorageUnavailable(
                 "whether this session was signed out of is not known yet, because the storage does not answer",
                 hint="try again when it does, or send Authorization: Bearer TOKEN",
@@ -209,8 +208,8 @@ class SecurityMiddleware:
 
 
 def _check_origin(headers: Headers, host: str) -> None:
-    """A change must come from our own pages, or from a program. Browsers say where a request comes from, and let no
-    foreign page send JSON; what says nothing and is no form is a program."""
+    """Raise NotAllowed unless a change comes from our own pages or from a program. Browsers send the origin of a
+    request and let no foreign page send JSON; a request without an origin that is not a form comes from a program."""
     if headers.get("authorization", "").lower().startswith("bearer "):
         return  # no browser sends a token by itself
     fetch_site, origin = headers.get("sec-fetch-site"), headers.get("origin")
@@ -234,7 +233,7 @@ def _too_large(size: int, limit: int) -> PayloadTooLarge:
 
 
 class _HeaderSender:
-    """Sends an answer with the headers of every answer."""
+    """Sends a response with the security headers."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._scope = scope
@@ -253,12 +252,12 @@ class _HeaderSender:
         await self._send(message)
 
     def _closes(self, status: int) -> bool:
-        is_plain = self._scope.get("http_version", "1.1").startswith("1")  # later ones have no such header
+        is_plain = self._scope.get("http_version", "1.1").startswith("1")  # later versions have no such header
         return is_plain and (status in _CLOSING or self._scope["state"].get("close", False))
 
 
 class _LimitedBody:
-    """Receives a request, as long as its body stays below the limit, whatever its headers say, and comes in time."""
+    """Receives a request. It limits the size of the body, whatever the headers say, and the time that it takes."""
 
     def __init__(self, receive: Receive, answer: _HeaderSender, limit: int, seconds: float) -> None:
         self._receive = receive
@@ -270,7 +269,7 @@ class _LimitedBody:
         self._read: list[Message] = []
 
     async def read(self) -> None:
-        """Wait until all of it is there, or nobody who would send it."""
+        """Wait until the whole body has arrived, or the client has gone."""
         messages: list[Message] = []
         while not self._is_whole:
             messages.append(await self._next())
@@ -280,7 +279,7 @@ class _LimitedBody:
         return self._read.pop(0) if self._read else await self._next()
 
     async def _next(self) -> Message:
-        if self._is_whole:  # what may still come is that somebody has gone
+        if self._is_whole:  # only the disconnect may still follow
             return await self._receive()
         try:
             message = await asyncio.wait_for(self._receive(), max(0.0, self._until - time.monotonic()))
@@ -297,7 +296,7 @@ class _LimitedBody:
 
 
 def safe_path(path: str) -> str:
-    """A place of ours to go on to after signing in; anything that could lead elsewhere is the start page."""
+    """Return a local path to open after the sign-in; the start page instead of any path that could lead elsewhere."""
     if not path.startswith("/") or path.startswith("//") or "\\" in path or not path.isprintable():
         return "/"
     return path

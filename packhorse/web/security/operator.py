@@ -1,4 +1,4 @@
-"""Operators: who asks, how much they may do, and of which queues. Every request has one, or is refused."""
+"""Operators: the identity behind a request, its role, queues and tasks. A request without one is refused."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from packhorse.core.errors import BadValue, NotAllowed, did_you_mean
 
 
 class Role(IntEnum):
-    """How much somebody may do; each role may do all that the ones before it may."""
+    """What an operator may do; each role includes the ones before it."""
 
     VIEW = 1  # look
     OPERATE = 2  # enqueue, retry, abort, force start, set priority or queue, pause, resume, quiet, restart, scale
-    WORK = 3  # hold jobs from another machine, and see their arguments as they are
-    ADMIN = 4  # what nothing here takes back: delete, purge, prune, stop; and back up
+    WORK = 3  # hold jobs from another machine, and see their arguments unmasked
+    ADMIN = 4  # what cannot be undone: delete, purge, prune, stop; and back up
 
     @property
     def word(self) -> str:
@@ -33,8 +33,8 @@ class Role(IntEnum):
 
 
 class Operator(msgspec.Struct, frozen=True):
-    """Who asks. `queues` are the only ones that concern them; empty means all. `tasks` are the only ones of which they
-    may create jobs; empty means all, and where `queues` are named, all that belong there."""
+    """Who sent a request. They see only `queues`; empty means all. They may enqueue only `tasks`; empty means all, or
+    with `queues`, all that belong to these."""
 
     name: str
     role: Role
@@ -45,18 +45,18 @@ class Operator(msgspec.Struct, frozen=True):
         return self.role >= role
 
     def sees(self, queue: str | None) -> bool:
-        """Does this queue concern them?"""
+        """Return whether the operator may see this queue."""
         return not self.queues or queue in self.queues
 
     def may_create(self, task: str, home: str | None) -> bool:
-        """May they create jobs of this task? `home` is the queue that its registration names; None: nobody has
-        announced it, or not where it belongs."""
+        """Return whether the operator may create jobs of this task. `home` is the queue in the task's registration;
+        None if no worker has announced one."""
         if self.tasks:
             return task in self.tasks
         return not self.queues or home in self.queues
 
     def require(self, role: Role) -> None:
-        """Raises NotAllowed unless their role reaches so far. Everything that changes something comes through here."""
+        """Raise NotAllowed if the operator's role is too low. Every change is checked here."""
         if not self.may(role):
             raise NotAllowed(
                 f"{self.name} may not do this: it needs the role {role.word}",
@@ -65,12 +65,12 @@ class Operator(msgspec.Struct, frozen=True):
             )
 
     def require_queue(self, queue: str) -> None:
-        """Raises NotAllowed if this queue does not concern them."""
+        """Raise NotAllowed if the operator may not see this queue."""
         if not self.sees(queue):
             raise NotAllowed(f"{self.name} may not do this to the queue {queue}", hint="sign in with another token")
 
     def require_task(self, task: str, home: str | None) -> None:
-        """Raises NotAllowed if they may not create jobs of this task; `home` is as in `may_create`."""
+        """Raise NotAllowed if the operator may not create jobs of this task; `home` is as in `may_create`."""
         if not self.may_create(task, home):
             why = (
                 f"the token names the tasks {', '.join(sorted(self.tasks))}"

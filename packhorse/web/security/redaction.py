@@ -1,9 +1,9 @@
-"""Redaction: what is never shown, whoever asks. Applied on the server, before anything becomes JSON or HTML.
+"""Redaction: values that no operator sees. The server masks them before it writes JSON or HTML.
 
-Values are replaced in arguments, results and meta if their name sounds like a secret, has one of the words that were
-set for all (`redact`), or is one that the job's task names (`@app.task(redact=[…])`); passwords in URLs are masked in
-errors and log lines. A form that is filled with masked values gives the stored ones back where the mask still stands.
-Of a text that leaves the house, `without_secrets` also takes what looks like `password=…`.
+It masks values in arguments, results and meta if their name sounds like a secret, contains a word of the setting
+`redact`, or is named by the job's task (`@app.task(redact=[…])`). It masks passwords of URLs in errors and log lines.
+When a form comes back, values that still are the mask are replaced by the stored ones. In text that leaves the
+installation, `without_secrets` also masks what looks like `password=…`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from packhorse.core.settings import mask_urls
 
 MASK = "•••"
 HIDDEN = '{"hidden": true}'
-"""What stands for arguments and results that are not shown at all."""
+"""Replaces arguments and results if all of them are hidden."""
 _SECRET_NAME = re.compile(
     r"pass(word|wd|phrase)?$|pwd|token|secret|api[_-]?key|authori[sz]ation|credential|card|cvv|cookie", re.I
 )
 _SOUNDS = ("pass", "pwd", "token", "secret", "key", "authori", "credential", "card", "cvv", "cookie")
 _ESCAPED_NAME = re.compile(r"\\u[0-9a-fA-F]{4}")
-_LONGEST = 128  # letters of a name that a task may name
-_BETWEEN = r"\x00"  # two names of a path
-# In text: a name, quoted or not, and what follows it. Possessive, so that no long word is tried again and again.
+_LONGEST = 128  # characters of a name in `redact=`
+_BETWEEN = r"\x00"  # separates the names of a path
+# In text: a name, quoted or not, and what follows it. Possessive, so that long words cause no backtracking.
 _NAMED = re.compile(r"""(?<![\w-])([\w-]++)\\*+["']?[ \t]*+(?::=|=>|=(?!=)|:(?!//))[ \t]*+""")
 _VALUE = re.compile(
     r"""[rbfu]{0,2}\\*+(?:"[^"\\\n]*+(?:\\.[^"\\\n]*+)*"?|'[^'\\\n]*+(?:\\.[^'\\\n]*+)*'?)"""
@@ -40,12 +40,12 @@ _TELLS_NOTHING = re.compile(r"(?:none|null|true|false)\Z", re.I)
 _ERROR_NAME = re.compile(r"(?:Error|Exception|Warning)\Z")
 
 Path = tuple[str, ...]
-"""The names of keys from the outside in; lists between them do not count."""
+"""The names of keys, outermost first; lists between them do not count."""
 
 
 class Names:
-    """The names of what is hidden: those that sound like a secret, those in which one of these `words` is found, and
-    the `own` ones of a task, as its `redact=` has them. Upper and lower case are the same."""
+    """The names of hidden values: those that sound like a secret, those that contain one of `words`, and a task's `own`
+    from its `redact=`. Case does not matter."""
 
     def __init__(self, words: Iterable[str] = (), own: Iterable[str] = ()) -> None:
         words, paths = list(words), [path.split(".") for path in own]
@@ -56,42 +56,41 @@ class Names:
         self._ends = re.compile(rf"{_any_of(ends)}\Z", re.I) if paths else None
         self._above = max(map(len, paths), default=1) - 1
         self._parts = tuple(dict.fromkeys(part.casefold() for part in (*_SOUNDS, *words, *ends)))
-        # In JSON: what may be such a name, and the rest of its text; the group is there if that text is a name.
-        # Possessive, and it always comes to a match, so that no long text is gone through again and again: others
-        # wrote it.
+        # In JSON: what may be such a name, and the rest of its string; the group matches if the string is a key.
+        # Possessive, and it always matches, so that long untrusted text causes no backtracking.
         self._maybe = re.compile(rf'{_any_of(self._parts)}[^"\\]*+(?:\\.[^"\\]*+)*("\s*+:)?', re.S)
 
     def may_be_in(self, text: str) -> bool:
-        """False: no such name is in this JSON. Most has none of their letters, and that is seen at once."""
+        """Return False if this JSON has no hidden name. For most JSON, a quick substring search decides."""
         folded = text.casefold()
         if any(part in folded for part in self._parts) and any(found[1] for found in self._maybe.finditer(folded)):
             return True
         return "\\u" in text and _ESCAPED_NAME.search(text) is not None
 
     def are_named(self, path: Path) -> bool:
-        """Did somebody say so of this key? Then nothing of its value is shown, not even whether it is null."""
+        """Return whether `words` or `own` names this key. Then its value is hidden entirely, even if it is null."""
         if self._words is not None and self._words.search(path[-1]):
             return True
         return self._own is not None and self._own.search("\0".join(path)) is not None
 
     def hide(self, path: Path) -> bool:
-        """Is the value of this key not shown, by its own name or by that of one above it?"""
+        """Return whether the value of this key is hidden, because of its own name or that of a parent."""
         return any(
             _SECRET_NAME.search(path[end - 1]) or self.are_named(path[max(0, end - 1 - self._above) : end])
             for end in range(1, len(path) + 1)
         )
 
     def hide_word(self, name: str) -> bool:
-        """The same of a name in some text, where what it is within cannot be told."""
+        """Return whether the value of this name in text is hidden; the parents of the name are unknown there."""
         sounds_so = _SECRET_NAME.search(name) is not None and _ERROR_NAME.search(name) is None
         return sounds_so or self.are_named_in_text(name)
 
     def are_named_in_text(self, name: str) -> bool:
-        """Did somebody say so of a key that is called like this?"""
+        """Return whether `words`, or the end of a path in `own`, names this key."""
         return self.are_named((name,)) or (self._ends is not None and self._ends.match(name) is not None)
 
     def masked(self, value: Any, above: Path = ()) -> Any:
-        """This value, with the mask in place of what is hidden in it."""
+        """Replace the hidden parts of the value by the mask."""
         if isinstance(value, dict):
             return {name: self._masked(name, each, above) for name, each in value.items()}
         return [self.masked(each, above) for each in value] if isinstance(value, list) else value
@@ -101,7 +100,7 @@ class Names:
             return MASK
         if not isinstance(value, dict | list):
             return value
-        # Only so many names, and no long ones, or those of others would be gone through again with each key below.
+        # Keep few names and no long ones, because each key below searches them again.
         within = (*above, name if len(name) <= _LONGEST else "")[-self._above :] if self._above else ()
         return self.masked(value, within)
 
@@ -111,7 +110,7 @@ def _any_of(words: Iterable[str]) -> str:
 
 
 USUAL = Names()
-"""Those that sound like a secret."""
+"""The names that sound like a secret."""
 
 
 @functools.lru_cache(1_000)
@@ -120,8 +119,8 @@ def _names(words: tuple[str, ...], own: tuple[str, ...]) -> Names:
 
 
 class Redaction:
-    """What this server hides. `hide_args` shows no arguments and no results at all; `words` are hidden wherever they
-    are part of a name; `of_tasks` tells the names that tasks want hidden, as far as they are known."""
+    """What this server hides. `hide_args` hides all arguments and results; `words` hides values whose name contains one
+    of them; `of_tasks` returns the names that tasks redact, as far as they are known."""
 
     def __init__(
         self,
@@ -135,20 +134,20 @@ class Redaction:
         self._of_tasks = of_tasks
 
     def knowing(self, of_tasks: Callable[[], Mapping[str, tuple[str, ...]]]) -> Redaction:
-        """The same, with the names of these tasks."""
+        """A copy that also hides the names of these tasks."""
         return Redaction(hide_args=self.hide_args, words=self.words, of_tasks=of_tasks)
 
     def names(self, task: str) -> Names:
-        """What is hidden of this task's jobs."""
+        """The hidden names of this task's jobs."""
         return _names(self.words, self._of_tasks().get(task, ()))
 
     def names_of_any(self, is_meant: Callable[[str], bool] = lambda task: True) -> Names:
-        """What is hidden of the jobs of one or another of these tasks."""
+        """The hidden names of all these tasks together."""
         tasks = [own for task, own in self._of_tasks().items() if is_meant(task)]
         return _names(self.words, tuple(sorted({name for own in tasks for name in own})))
 
     def job(self, job: Job) -> Job:
-        """The job as it may be shown."""
+        """Redact the job."""
         names = self.names(job.task)
         return replace(
             job,
@@ -161,15 +160,14 @@ class Redaction:
         )
 
     def object(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        """A job as it was, of which some fields may be missing, as it may be shown."""
+        """Redact a past state of a job, in which fields may be missing."""
         names = self.names(job["task"]) if "task" in job else self.names_of_any()
         shown = {name: self._json(job[name], names) for name in ("args", "result", "meta") if name in job}
         shown |= {name: self.text(job[name]) for name in ("error", "progress_text", "checkin") if name in job}
         return {**job, **shown}
 
     def json(self, text: str | None, task: str | None = None) -> str | None:
-        """Stored JSON of this task, or of one that is not known, as it may be shown. What holds no secret name stays
-        exactly as it is."""
+        """Redact stored JSON of this task, or of an unknown one. JSON without a hidden name is returned unchanged."""
         return self._json(text, self.names_of_any() if task is None else self.names(task))
 
     def _json(self, text: str | None, names: Names) -> str | None:
@@ -185,17 +183,17 @@ class Redaction:
             return json.dumps(MASK)
 
     def hides(self, path: Path, names: Names) -> bool:
-        """Is the value at this path of the arguments not shown?"""
+        """Return whether the argument at this path is hidden."""
         return self.hide_args or names.hide(path)
 
     def text(self, text: str | None) -> str | None:
-        """Text as it may be shown: no password in any URL."""
+        """Mask the passwords of URLs in the text."""
         return None if text is None else mask_urls(text)
 
 
 def without_secrets(text: str, names: Names = USUAL) -> str:
-    """Text with the mask in place of the values that follow names of secrets: `password=…`, `'api_key': '…'`. It knows
-    secrets by these names alone.
+    """Mask the values that follow names of secrets in the text: `password=…`, `'api_key': '…'`. It recognises secrets
+    by these names alone.
 
     >>> without_secrets("login as ann, password=hunter2, failed")
     'login as ann, password=•••, failed'
@@ -212,7 +210,7 @@ def without_secrets(text: str, names: Names = USUAL) -> str:
 
 
 def unmasked(shown: Any, stored: Any) -> Any:
-    """What a user made of the shown value, with the stored secrets where the mask still stands."""
+    """Return the value that a user edited, with each mask that is left replaced by the stored secret."""
     if isinstance(shown, dict) and isinstance(stored, dict):
         return {
             name: stored[name] if each == MASK and name in stored else unmasked(each, stored.get(name))

@@ -1,8 +1,8 @@
-"""Tokens: the secrets by which operators and programs are known. Only their digests are kept in memory.
+"""Tokens: the secrets that identify operators and programs. Only their digests are kept in memory.
 
-They come from `PACKHORSE_WEB_TOKEN` (one, for an admin) or from a file with a line for each: name, role, token, the
-queues that it is for, if not all, and the tasks of which it creates jobs, if not all that belong to these queues. `*`
-is all queues. `#` begins a comment.
+They come from `PACKHORSE_WEB_TOKEN` (one, for an admin) or from a file with one token a line: name, role, token,
+optionally its queues, and optionally the tasks that it may enqueue. By default it has all queues, and the tasks that
+belong to them. `*` means all queues. `#` starts a comment.
 
     anna     admin    8c1f…
     grafana  view     77ab…
@@ -28,11 +28,11 @@ from packhorse.web.security.operator import Operator, Role
 log = logging.getLogger("packhorse.web")
 
 SHORTEST = 16
-"""Characters of a token at least: it must not be guessed."""
+"""The minimum length of a token in characters, so that it cannot be guessed."""
 
 
 def digest(secret: str) -> bytes:
-    """What is kept of a secret."""
+    """The digest of a secret, which is all that is kept of it."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 
@@ -63,7 +63,7 @@ class Tokens:
         return bool(self._known)
 
     def find(self, secret: str) -> Operator | None:
-        """Whose token this is. All are compared, so that the time taken tells nothing."""
+        """The operator of this token. All tokens are compared, so that the time it takes reveals nothing."""
         wanted, found = digest(secret), None
         for known, operator in self._known:
             if hmac.compare_digest(known, wanted):
@@ -75,13 +75,13 @@ class Tokens:
         return next((operator for _, operator in self._known if operator.name == name), None)
 
     def key(self) -> bytes:
-        """A key that all processes with the same tokens share, and that changes when any token does. Each try to find
-        the tokens that make it costs as much time and memory as this does."""
+        """A key that all processes with the same tokens share; it changes when any token changes. Each attempt to guess
+        the tokens behind it costs as much time and memory as one call."""
         return _slow_key(b"".join(sorted(known for known, _ in self._known)))
 
 
 def load_tokens(secret: str | None, file: str | None) -> Tokens:
-    """The tokens that the settings name: one for an admin, a file with more, or both."""
+    """Load the tokens of the settings: one for an admin, a file with more, or both."""
     known = [(secret, Operator("admin", Role.ADMIN))] if secret else []
     return Tokens([*known, *(_read(Path(file)) if file else [])])
 
@@ -97,8 +97,8 @@ def _read(path: Path) -> list[tuple[str, Operator]]:
 
 
 def check_mode(path: Path) -> None:
-    """Raises BadValue if others may write to this file of tokens. That others may read what nobody writes, as secrets
-    of Docker and Kubernetes are, is as it has to be; else it is worth a warning."""
+    """Raise BadValue if others may write to this token file. Log a warning if others may read it, unless its owner may
+    not write it either, as with secrets of Docker and Kubernetes, which have to be readable."""
     mode = path.stat().st_mode if os.name == "posix" else 0
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise BadValue(f"{path} can be written by others", hint=f"chmod 600 {path}")
@@ -107,7 +107,7 @@ def check_mode(path: Path) -> None:
 
 
 def is_exposed(mode: int) -> bool:
-    """May others read a file that its owner writes by hand?"""
+    """Return whether others may read a file that its owner may write."""
     return bool(mode & (stat.S_IRGRP | stat.S_IROTH) and mode & stat.S_IWUSR)
 
 
@@ -120,5 +120,5 @@ def _parse(parts: list[str], place: str) -> tuple[str, Operator]:
 
 
 def _names(words: str, kind: str) -> frozenset[str]:
-    """The names, or none for `*`, which is all."""
+    """Parse the names; `*` means all and gives none."""
     return frozenset() if words == "*" else frozenset(check_name(word, f"{kind} name") for word in words.split(","))

@@ -46,6 +46,14 @@ WHERE expire_at <= $1 ORDER BY expire_at, seq LIMIT $2 FOR UPDATE SKIP LOCKED
 SELECT {job} FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_held)
 WHERE owner IN ($1*) ORDER BY seq LIMIT $2 FOR UPDATE
 
+-- name: lost_jobs
+-- Held by these silent owners, or by an owner who is no worker.
+SELECT {job} FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_held)
+WHERE owner IS NOT NULL AND (
+    owner IN ($1*) OR owner NOT IN (SELECT id FROM {schema}.packhorse_worker)
+)
+ORDER BY seq LIMIT $2 FOR UPDATE SKIP LOCKED
+
 -- name: has_lost
 -- Whether anybody is silent or beats in the future, or holds jobs and is unknown.
 SELECT EXISTS (SELECT 1 FROM {schema}.packhorse_worker WHERE NOT ({alive})) OR EXISTS (
@@ -74,10 +82,6 @@ WHERE queue = $1 AND state IN ('reserved', 'running') AND owner IS NULL ORDER BY
 -- name: silent_workers
 -- Not beating for a lease, or beating in the future. One that beats just now is locked, and not silent.
 SELECT id FROM {schema}.packhorse_worker WHERE NOT ({alive}) FOR UPDATE SKIP LOCKED
-
--- name: unknown_owners
-SELECT DISTINCT owner FROM {schema}.packhorse_job FORCE INDEX (packhorse_job_held)
-WHERE owner IS NOT NULL AND owner NOT IN (SELECT id FROM {schema}.packhorse_worker)
 
 -- name: idle_worker
 SELECT id, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at

@@ -37,6 +37,14 @@ SELECT {job} FROM {schema}.packhorse_job WHERE expire_at <= $1 ORDER BY expire_a
 -- The sum keeps the server from reading all jobs in order.
 SELECT {job} FROM {schema}.packhorse_job WHERE owner = ANY (ARRAY(SELECT json_array_elements_text($1::json))) ORDER BY seq + 0 LIMIT $2 FOR UPDATE
 
+-- name: lost_jobs
+-- Held by these silent owners, or by an owner who is no worker.
+SELECT {job} FROM {schema}.packhorse_job
+WHERE owner IS NOT NULL AND owner <> ALL (ARRAY(
+    SELECT id FROM {schema}.packhorse_worker WHERE id <> ALL (ARRAY(SELECT json_array_elements_text($1::json)))
+))
+ORDER BY seq + 0 LIMIT $2 FOR UPDATE SKIP LOCKED -- the sum keeps the server from reading all jobs in order
+
 -- name: has_lost
 -- Whether anybody is silent or beats in the future, or holds jobs and is unknown.
 SELECT EXISTS (SELECT 1 FROM {schema}.packhorse_worker WHERE NOT ({alive})) OR EXISTS (
@@ -62,10 +70,6 @@ ORDER BY queue, seq LIMIT $2 FOR UPDATE SKIP LOCKED
 -- name: silent_workers
 -- Not beating for a lease, or beating in the future. One that beats just now is locked, and not silent.
 SELECT id FROM {schema}.packhorse_worker WHERE NOT ({alive}) FOR UPDATE SKIP LOCKED
-
--- name: unknown_owners
-SELECT DISTINCT owner FROM {schema}.packhorse_job
-WHERE owner IS NOT NULL AND owner <> ALL (ARRAY(SELECT id FROM {schema}.packhorse_worker))
 
 -- name: idle_worker
 SELECT id, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at

@@ -31,6 +31,14 @@ SELECT {job} FROM packhorse_job WHERE expire_at <= ? ORDER BY expire_at, seq LIM
 -- The plus keeps SQLite from reading all jobs in order.
 SELECT {job} FROM packhorse_job WHERE owner IN (SELECT value FROM json_each(?)) ORDER BY +seq LIMIT ?
 
+-- name: lost_jobs
+-- Held by these silent owners, or by an owner who is no worker.
+SELECT {job} FROM packhorse_job
+WHERE owner IS NOT NULL AND owner NOT IN (
+    SELECT id FROM packhorse_worker WHERE id NOT IN (SELECT value FROM json_each(?))
+)
+ORDER BY +seq LIMIT ? -- the plus keeps SQLite from reading all jobs in order
+
 -- name: unowned_queues
 -- Queues with more held jobs in the tallies than jobs with an owner. The pluses keep SQLite to the few that are held.
 SELECT tally.queue FROM (
@@ -47,10 +55,6 @@ WHERE queue = ?1 AND state IN ('reserved', 'running') AND owner IS NULL ORDER BY
 -- name: silent_workers
 -- Not beating for a lease, or beating in the future.
 SELECT id FROM packhorse_worker WHERE NOT ({alive})
-
--- name: unknown_owners
-SELECT DISTINCT owner FROM packhorse_job
-WHERE owner IS NOT NULL AND owner NOT IN (SELECT id FROM packhorse_worker)
 
 -- name: idle_worker
 SELECT id, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at

@@ -12,6 +12,10 @@ INSERT OR IGNORE INTO packhorse_worker (
 SELECT id, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at
 FROM packhorse_worker WHERE id IN (SELECT value FROM json_each(?))
 
+-- name: worker
+SELECT id, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at
+FROM packhorse_worker WHERE id = ?
+
 -- name: all_workers
 SELECT id, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at
 FROM packhorse_worker ORDER BY joined_at, id
