@@ -479,7 +479,7 @@ class Foreman:
             worker.channel.send({"do": "quiet"})
         return worker
 
-    # --- what it says of itself -------------------------------------------------------------------------------------
+    # --- its report -------------------------------------------------------------------------------------------------
 
     def is_well(self) -> bool:
         """Does the storage accept its heartbeats, and do its workers start?"""

@@ -93,7 +93,7 @@ class WorkerGroup:
         self._orphans: set[int] = set()
         self._pidfds: dict[str, int] = {}
 
-    # --- who is there ---------------------------------------------------------------------------------------------
+    # --- members --------------------------------------------------------------------------------------------------
 
     @property
     def active(self) -> list[WorkerHandle]:
@@ -199,7 +199,7 @@ class WorkerGroup:
                     pidfd, selectors.EVENT_READ, lambda: None
                 )  # its only purpose is to wake the loop
 
-    # --- hearing --------------------------------------------------------------------------------------------------
+    # --- reading --------------------------------------------------------------------------------------------------
 
     def _read_channel(self, worker: WorkerHandle) -> bool:
         """Read its messages. Return False if there is nothing more for now."""

@@ -1,1 +1,1 @@
-"""What the command line, the API and the pages all say about jobs, queues, workers and the storage."""
+"""What the command line, the API and the pages share about jobs, queues, workers and the storage."""

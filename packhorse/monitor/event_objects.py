@@ -1,7 +1,8 @@
-"""What an event is about, as it was after that event: the job, or the record of the worker.
+"""The object of an event, as it was after that event: the job, or the worker's record.
 
-`app.events(object=True)`, the command line and the web ask. A worker's event carries its record; a job is replayed from
-its own events (`replay.py`), of which so many are read that a job which is called again for ever costs no more.
+`app.events(object=True)`, the command line and the web use this. A worker's event contains its record; a job is
+replayed from its events (`replay.py`). The number of events read is limited, so a job that snoozes endlessly costs no
+more.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from packhorse.storage import BATCH, Storage
 from packhorse.storage.records import EventFilter, JobVersion
 
 MOST_EVENTS = 2_000
-"""Of one job, the latest; older ones count as pruned."""
-_LOOKS = 3  # at a job that changes while its events are read
+"""The most events of one job that are read: the latest. Older ones count as pruned."""
+_LOOKS = 3  # reads of a job that changes while its events are read
 
 
 def with_objects(storage: Storage, events: Sequence[Event]) -> list[Event]:
-    """These events, each with its `object`. That of a schedule, a queue, a client or a failure is None."""
+    """Return these events, each with its `object`; None for a schedule, a queue, a client or a failure."""
     jobs = _job_objects(storage, list(dict.fromkeys(event.job_id for event in events if event.job_id is not None)))
     return [_with_object(event, jobs) for event in events]
 
@@ -36,7 +37,7 @@ def _with_object(event: Event, jobs: dict[int, Object]) -> Event:
 
 
 def _job_objects(storage: Storage, job_ids: Sequence[str]) -> dict[int, Object]:
-    """The jobs after each of their events, by the event's id."""
+    """Return the job after each of its events, by the event's id."""
     found: dict[int, Object] = {}
     waiting = list(job_ids)
     for look in range(_LOOKS):
@@ -45,7 +46,7 @@ def _job_objects(storage: Storage, job_ids: Sequence[str]) -> dict[int, Object]:
         after = _get(storage, waiting)
         stable = [job_id for job_id in waiting if _is_same(before.get(job_id), after.get(job_id))]
         for job_id in waiting if look == _LOOKS - 1 else stable:
-            # Of one that never rests, what the stored job knows may be newer than these events: it is not asked.
+            # The record of a job that keeps changing may be newer than these events: do not use it.
             stored = after.get(job_id) if job_id in stable else None
             objects = replay(stories[job_id], stored)
             found.update(zip((event.id for event in stories[job_id]), objects, strict=True))
@@ -65,7 +66,7 @@ def _is_same(before: Job | None, after: Job | None) -> bool:
 
 
 def _story(storage: Storage, job_id: str) -> list[Event]:
-    """The latest events of a job, the oldest first."""
+    """Return the latest events of a job, oldest first."""
     found: list[Event] = []
     while len(found) < MOST_EVENTS:
         where = EventFilter(job_id=job_id, before=found[-1].id if found else None)
@@ -77,7 +78,7 @@ def _story(storage: Storage, job_id: str) -> list[Event]:
 
 
 def event_queue(event: Event) -> str | None:
-    """The queue of an event. That of a worker is what it serves: the names, with commas between, or `*` for all."""
+    """Return the queue of an event; for a worker, the queues it serves: names separated by commas, or `*` for all."""
     record = event.object if event.object is not None else (event.data or {}).get("object")
     if event.subject is not Subject.WORKER or not isinstance(record, dict):
         return event.queue

@@ -1,7 +1,8 @@
-"""Filters: which jobs a user means, from words to what a storage understands.
+"""Filters: from a user's words to a storage filter.
 
 `app.jobs(...)` takes the words as keywords; the command line and the web take them as text, `state:dead queue:mail`,
-and with names from the settings, `@broken-mail`. A word that makes no sense is a BadValue that says what to write.
+and named filters from the settings, `@broken-mail`. A word that makes no sense raises BadValue, which says what to
+write.
 """
 
 from __future__ import annotations
@@ -25,22 +26,22 @@ from packhorse.storage.records import Argument, Filter, Page
 
 STATE_WORDS = [*map(str, State), "waiting", "held", "unfinished", "finished", "failed", "halted", "pending"]
 ORDERS = ("created", "due", "finished", "took")
-"""By what lists can be ordered."""
+"""The orders of a list."""
 SLOWEST_OF = 1_000
-"""Among how many of the latest jobs those that took longest are looked for: no index has them in that order."""
+"""How many of the latest jobs are sorted by running time: no index has that order."""
 _LARGEST = 10**9
-_LONGEST = 2_000  # letters that are searched for: databases have limits of their own, and tell of them less plainly
+_LONGEST = 2_000  # characters to search for; a database would report its own limit less clearly
 _MADE_HERE = re.compile(r"0[0-9A-Fa-f-]*")
 _COMPARED = re.compile(r"\s*(>=|<=|>|<|=)?\s*(.+?)\s*")
 
 
 class JobFilter(TypedDict, total=False):
-    """What `app.jobs(...)` and `app.count(...)` take; all that is given must hold. Only None does not matter: an empty
-    list, mapping or text is refused, as it would mean every job to one and no job to another."""
+    """What `app.jobs(...)` and `app.count(...)` accept; all conditions must hold. None means no condition. An empty
+    list, mapping or text is refused: some would read it as every job, others as no job."""
 
     state: str | Iterable[str] | None
     queue: str | Iterable[str] | None
-    """One or several; "mail.*" are all that begin with "mail."."""
+    """One or several; "mail.*" matches all that start with "mail."."""
     task: str | Iterable[str] | None
     worker: str | None
     cause: str | None
@@ -52,7 +53,7 @@ class JobFilter(TypedDict, total=False):
     priority: int | str | None
     """This or higher; "=3", "<3" and the like compare."""
     attempts: int | str | None
-    """How often it was begun: 2, ">1", "<=3"."""
+    """How many attempts were started: 2, ">1", "<=3"."""
     took: Duration | None
     """How long its latest attempt ran: ">30s", "<1s"."""
     waited: Duration | None
@@ -72,7 +73,7 @@ class JobFilter(TypedDict, total=False):
 
 
 def parse_filter(words: JobFilter, now: Callable[[], int]) -> Filter:
-    """The filter that a user's words mean; a word that is none is a BadValue. `now` is asked only for what needs it."""
+    """Parse a user's words into a filter; raise BadValue for a bad one. `now` is called only if it is needed."""
     for name in words:
         if name not in JobFilter.__annotations__:
             raise BadValue(f"jobs cannot be found by {name!r}{did_you_mean(name, JobFilter.__annotations__)}")
@@ -119,14 +120,14 @@ def _check(name: str, value: object) -> None:
         raise BadValue(f"args must be names and values, not {value!r}", hint='e.g. {"user_id": 42}')
     if isinstance(value, str | Mapping) and not value:
         raise BadValue(f"{name} has no value", hint=_LEAVE_OUT)
-    if isinstance(value, str) and "\0" in value:  # to SQLite text ends there, and what is empty is found everywhere
+    if isinstance(value, str) and "\0" in value:  # SQLite ends the text there, and an empty text matches everything
         raise BadValue(f"{name} has a NUL character, which cannot be searched for", hint="leave it out")
     if value is None or name in _ANY:
         return
     kind = _KINDS.get(name, str)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        told = {str: "text", bool: "True or False", int: "a whole number"}[kind]
-        raise BadValue(f"{name} must be {told}, not {value!r}")
+        expected = {str: "text", bool: "True or False", int: "a whole number"}[kind]
+        raise BadValue(f"{name} must be {expected}, not {value!r}")
     if name in ("text", "error"):
         _check_length(name, str(value))
 
@@ -138,7 +139,7 @@ def _check_length(name: str, text: str) -> None:
 
 
 def _texts(value: str | Sequence[str] | None) -> str | tuple[str, ...] | None:
-    """One text as it is, several as those that must all be found."""
+    """Return one text as it is, several as a tuple; all of them must be found."""
     if value is None or isinstance(value, str):
         return value
     return value[0] if len(value) == 1 else tuple(value)
@@ -148,7 +149,7 @@ def _texts(value: str | Sequence[str] | None) -> str | tuple[str, ...] | None:
 
 
 def _states(state: str | Iterable[str] | None) -> tuple[frozenset[State], bool]:
-    """The states that are meant, and whether only those of their jobs whose worker died: "halted" is queued again."""
+    """Return the states, and whether only jobs whose worker died are meant: "halted" jobs are queued again."""
     if not isinstance(state, str | Iterable | None):
         raise BadValue(f"state must be a word or several, not {state!r}", hint="e.g. 'dead' or ['queued', 'running']")
     if state is None:
@@ -175,7 +176,7 @@ _ORDERED = {"due": frozenset({SCHEDULED, RETRYING}), "finished": FINAL}
 
 
 def _ordered(order: str, states: frozenset[State]) -> tuple[frozenset[State], str | None]:
-    """The states that can be listed so, and the order if it is not their natural one."""
+    """Return the states that can be listed in this order, and the order unless it is their natural one."""
     if order not in ORDERS:
         raise BadValue(
             f"a list cannot be ordered by {order!r}{did_you_mean(order, ORDERS)}", hint=f"it can by {', '.join(ORDERS)}"
@@ -192,7 +193,7 @@ def _ordered(order: str, states: frozenset[State]) -> tuple[frozenset[State], st
 
 
 def slowest(jobs: Sequence[Job], now: int) -> list[Job]:
-    """These jobs by how long their latest attempts ran, the longest first."""
+    """Sort jobs by the running time of their latest attempts, longest first."""
     return sorted(jobs, key=lambda job: -1 if (took := job.took(now)) is None else took, reverse=True)
 
 
@@ -200,7 +201,7 @@ def slowest(jobs: Sequence[Job], now: int) -> list[Job]:
 
 
 def _names(noun: str, value: str | Iterable[str] | None) -> dict[str, Any]:
-    """One name in full, or several, of which some may only say how they begin."""
+    """Parse one name, or several; a trailing star makes a name a prefix."""
     if value is None:
         return {}
     if not isinstance(value, Iterable):
@@ -224,7 +225,7 @@ def _names(noun: str, value: str | Iterable[str] | None) -> dict[str, Any]:
 
 
 def _id(value: str | None) -> str | None:
-    """How an id begins. Those that are made here are in lower case; one that a user has given may be in any."""
+    """Normalize the beginning of an id. Generated ids are in lower case; an id from a user may be in any case."""
     if value is None:
         return None
     if "*" in value or "," in value:
@@ -237,7 +238,7 @@ def _id(value: str | None) -> str | None:
 
 
 def _compared(name: str, text: str) -> tuple[str, str]:
-    """The sign, if there is one, and what stands behind it."""
+    """Split a comparison into its sign, if any, and its value."""
     found = _COMPARED.fullmatch(text)
     if found is None:
         raise BadValue(f"{name} is compared with nothing", hint=f"e.g. {name}:{_EXAMPLES[name]}")
@@ -273,7 +274,7 @@ def _number(name: str, value: int | str | None) -> dict[str, int | None]:
 
 
 def _priority(value: int | str | None, least: int | None) -> dict[str, int | None]:
-    """Without a sign it is this priority or a higher one."""
+    """Without a sign: this priority or a higher one."""
     if value is None:
         return {"min_priority": least}
     sign, number = _whole("priority", value)
@@ -281,7 +282,7 @@ def _priority(value: int | str | None, least: int | None) -> dict[str, int | Non
 
 
 def _span(name: str, value: Duration | None) -> dict[str, int | None]:
-    """Without a sign it is so long or longer: nothing takes exactly its time."""
+    """Without a sign: this long or longer, because an exact duration hardly ever matches."""
     if value is None:
         return {}
     sign, rest = _compared(name, value) if isinstance(value, str) else ("", value)
@@ -297,7 +298,7 @@ def _moment(value: Duration | datetime, now: Callable[[], int]) -> int:
 
 
 def parse_moment(text: str) -> datetime:
-    """The moment that a user wrote; BadValue if it is none."""
+    """Parse a time that a user wrote; raise BadValue if it is none."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -305,12 +306,12 @@ def parse_moment(text: str) -> datetime:
         raise BadValue(f"{text!r} is not a time", hint=hint) from None
     try:
         return moment if moment.tzinfo else moment.astimezone()
-    except (ValueError, OverflowError):  # the first or the last day of all that calendars have
+    except (ValueError, OverflowError):  # the first or last day of the calendar
         raise BadValue(f"{text!r} is not a time that has a zone here", hint="name the zone, e.g. Z for UTC") from None
 
 
 def past_moment(text: Duration, now: int) -> int:
-    """A moment in the past: a time, or a duration before now."""
+    """Parse a time in the past: a time, or a duration before now."""
     try:
         return now - microseconds(text, "time")
     except BadValue:
@@ -327,7 +328,7 @@ def past_moment(text: Duration, now: int) -> int:
 
 
 def _arguments(wanted: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[Argument]:
-    """Each value with the path to it; values in values are paths, too."""
+    """Yield each value with its path; a nested mapping extends the path."""
     if not wanted and above:
         raise BadValue(f"args.{'.'.join(above)} is compared with nothing", hint='e.g. {"order": {"id": 7}}')
     for name, value in wanted.items():
@@ -357,7 +358,7 @@ def _as_written(value: object) -> str:
 
 _PAGE = 200
 _FIRST_PAGE = 50
-_LIGHT = 1 << 20  # letters of a page; one that has more is not followed by a longer one
+_LIGHT = 1 << 20  # characters of a page; after a heavier one, pages are short again
 FILTER_WORDS = (
     *("state", "queue", "task", "worker", "cause", "priority", "attempts", "took", "waited", "schedule", "key"),
     *("id", "error", "text", "since", "until", "order"),
@@ -366,12 +367,12 @@ _OTHER_WORDS = {"name": "task", "args": "text", "owner": "worker", "status": "st
 _ARGS = "args."
 _EXACTLY = "="
 _RAW = re.compile(r"""(?:[^ \t\r\n'"\\]|\\.|'[^']*'|"(?:\\.|[^"\\])*")+""", re.DOTALL)
-"""A word as it was written, with its quotation marks."""
+"""A word as typed, with its quotation marks."""
 _QUOTED_ARGUMENT = re.compile(r"args\.[^:'\"\\]*:['\"]")
 
 
 def parse_words(words: Sequence[str], now: int) -> Filter:
-    """The filter that a user's words mean. A word alone is a state, or text to be found in the job.
+    """Parse words into a filter. A word without a name is a state, or text to find in the job.
 
     >>> parse_words(["dead", "queue:mail", "since:2h"], now)
     Filter(states=frozenset({<State.DEAD: 'dead'>}), queue='mail', created_from=…)
@@ -380,12 +381,12 @@ def parse_words(words: Sequence[str], now: int) -> Filter:
 
 
 def parse_words_apart(words: Sequence[str], now: int) -> Filter:
-    """The same of words that stand apart already."""
+    """Like `parse_words`, for words that are split already."""
     found: dict[str, str] = {}
     texts: list[str] = []
     for word in words:
         name, value = _named(word) or _lone_word(word)
-        if not value and not name.startswith(_ARGS):  # of which it may be meant; see `_argument`
+        if not value and not name.startswith(_ARGS):  # an empty argument is handled in `_argument`
             raise BadValue(f"{name}: has no value", hint="packhorse help filters shows what each word takes")
         if name == "text":
             texts.append(value)
@@ -403,13 +404,13 @@ _TWICE = {"state": "several states are written state:dead,aborted"} | dict.fromk
 
 
 def chooses_some(words: Sequence[str], now: int) -> bool:
-    """Do words that stand apart already choose some jobs among all? An order does not, although only some jobs can be
-    listed by when they are due or ended: who writes it alone has not said to whom something shall be done."""
+    """Do these words narrow the list? An order alone does not, even if only some jobs can be listed in it: a user who
+    types only an order has not chosen any jobs to act on."""
     return not is_unfiltered(parse_words_apart([word for word in words if word_name(word) != "order"], now))
 
 
 def split_words(words: Sequence[str]) -> list[str]:
-    """Words that came in one argument, as in --where 'state:dead since:2h', are taken apart."""
+    """Split words that came in one argument, as in --where 'state:dead since:2h'."""
     return [part for word in words for part in _split(word)]
 
 
@@ -427,8 +428,8 @@ def _split(word: str) -> list[str]:
 
 
 def _with_marks(text: str, words: list[str]) -> list[str]:
-    """These words of the text. An argument that stood in quotation marks, and would mean nothing without them, begins
-    with the sign for exactly this: `args.code:"47*"` is `args.code:=47*`."""
+    """Mark arguments that were quoted and would mean something else without the quotation marks: `args.code:"47*"`
+    becomes `args.code:=47*`."""
     written = _RAW.findall(text)
     if len(written) != len(words):
         return words
@@ -441,7 +442,7 @@ def _marked(word: str) -> str:
 
 
 def word_name(word: str) -> str:
-    """What a word is about: `queue` of `queue:mail`, `state` of `dead`, `text` of anything else."""
+    """Return what a word filters by: `queue` for `queue:mail`, `state` for `dead`, `text` for anything else."""
     try:
         return (_named(word) or _lone_word(word))[0]
     except BadValue:
@@ -453,7 +454,7 @@ def _is_quoted(word: str) -> bool:
 
 
 def _named(word: str) -> tuple[str, str] | None:
-    """A word such as `queue:mail`; None: it only looks like one, as `ValueError:` or `http://…` do."""
+    """Split a word such as `queue:mail`; None if it only looks like one, as `ValueError:` or `http://…` do."""
     name, colon, value = word.partition(":")
     name = _OTHER_WORDS.get(name, name)
     if colon and (name in FILTER_WORDS or name.startswith(_ARGS)):
@@ -474,7 +475,7 @@ def _lone_word(word: str) -> tuple[str, str]:
                 parse_states(part)
         return "state", word
     except BadValue:
-        import difflib  # only who has made a mistake needs it
+        import difflib  # needed only after a mistake
 
         near = difflib.get_close_matches(word.lower(), STATE_WORDS, n=1, cutoff=0.7)
         if near:
@@ -497,7 +498,7 @@ def _filter(found: dict[str, str], text: list[str] | None, now: int) -> Filter:
 
 
 def _argument(name: str, value: str) -> str:
-    """The value that an argument is compared with."""
+    """Return the value to compare an argument with."""
     if value.startswith(_EXACTLY):
         return value.removeprefix(_EXACTLY)
     if trouble := _trouble(name, value):
@@ -509,7 +510,7 @@ def _argument(name: str, value: str) -> str:
 
 
 def _trouble(name: str, value: str) -> tuple[str, str] | None:
-    """What is wrong with the value of an argument that looks as if it meant more than itself, and what to write."""
+    """Return what is wrong with an argument that looks like a comparison, a pattern or a list, and what to write."""
     if not value:
         return "has no value", f"e.g. {name}:42"
     if found := re.match(r"[<>]=?\s*([-+.]?\d[\w.-]*)", value):
@@ -523,8 +524,7 @@ def _trouble(name: str, value: str) -> tuple[str, str] | None:
 
 
 def find_all(storage: Storage, where: Filter, limit: int | None = None) -> Iterator[Job]:
-    """The jobs that fit, page by page, in the list's own order. With `order:took` they are those of the latest
-    thousand that took longest."""
+    """Yield the matching jobs in the order of the list. With `order:took`, yield the slowest of the latest thousand."""
     if where.order == "took":
         latest = list(find_all(storage, replace(where, order=None), SLOWEST_OF))
         yield from slowest(latest, storage.now())[:limit]
@@ -540,8 +540,8 @@ def find_all(storage: Storage, where: Filter, limit: int | None = None) -> Itera
 
 
 def find_pages(storage: Storage, where: Filter, cursor: str | None = None) -> Iterator[Page]:
-    """The pages from there on, for who only counts the jobs. They come whole, with up to a mebibyte of arguments and as
-    much of result each, so the first page is short, and others are longer only as long as the jobs are small."""
+    """Yield pages from the cursor on, for counting. Pages contain whole jobs, with up to a mebibyte each of arguments
+    and result, so the first page is short, and later ones are longer only if the jobs are small."""
     size = _FIRST_PAGE
     while True:
         page = storage.find(where, cursor=cursor, limit=size)
@@ -564,7 +564,8 @@ _NAMED = re.compile(rf"{SIGN}({FILTER_NAME})")
 
 
 def named_filters(settings: Settings, now: int) -> dict[str, str]:
-    """The filters of these settings; SettingsError tells of all that nobody could use, and where they stand."""
+    """Return the filters of these settings; raise SettingsError with every filter that cannot be used and its
+    source."""
     problems = []
     for name, text in settings.filters.items():
         try:
@@ -578,7 +579,7 @@ def named_filters(settings: Settings, now: int) -> dict[str, str]:
 
 
 class NamedFilters(dict[str, str]):
-    """The filters that can be used; `bad` says what is wrong with each of the others, and where it stands."""
+    """The usable filters; `bad` says what is wrong with each of the others, and where it is defined."""
 
     def __init__(self, filters: Mapping[str, str] = {}, bad: Mapping[str, str] = {}) -> None:
         super().__init__(filters)
@@ -586,7 +587,7 @@ class NamedFilters(dict[str, str]):
 
 
 def usable_filters(settings: Settings, now: int) -> NamedFilters:
-    """The filters of these settings, told apart."""
+    """Separate the usable filters of these settings from the bad ones."""
     found = NamedFilters(bad=settings.bad_filters)
     for name, text in settings.filters.items():
         try:
@@ -597,29 +598,29 @@ def usable_filters(settings: Settings, now: int) -> NamedFilters:
 
 
 def expand_names(words: Sequence[str], filters: Mapping[str, str]) -> list[str]:
-    """These words, apart, with those of a filter in the place of its name. Where no filter has a name, an `@word` is
-    text as any other; else one that is no name is refused, for it may be misspelt."""
+    """Split the words and replace the name of each named filter with its words. If no filter has a name, an `@word` is
+    plain text; otherwise an unknown name is refused, because it may be misspelt."""
     parts = split_words(words)
     bad = filters.bad if isinstance(filters, NamedFilters) else {}
     if not filters and not bad:
         return parts
     for word in parts:
         if word.removeprefix(SIGN) in bad and _NAMED.fullmatch(word):
-            raise BadValue(f"{word} cannot be used: {bad[word.removeprefix(SIGN)]}", hint="mend it there")
+            raise BadValue(f"{word} cannot be used: {bad[word.removeprefix(SIGN)]}", hint="correct it there")
     brought = [(part, word) for word in parts for part in _words_of(word, filters)]
     _refuse_twice(brought)
     return [part for part, _ in brought]
 
 
 def _refuse_twice(brought: Sequence[tuple[str, str]]) -> None:
-    """Of words and what was written for each: tell if a name brings one that is there already. It was not seen."""
+    """Raise BadValue if a named filter repeats a word that is given already: the user could not see that."""
     first: dict[str, tuple[str, str]] = {}
     for part, word in brought:
         name = word_name(part)
         other, other_word = first.get(name, (word, word))
         if name in first and name != "text" and (part, other) != (word, other_word):
-            told = [text if text == by else f"{by} brings {text}" for text, by in ((other, other_word), (part, word))]
-            raise BadValue(f"{name} is given twice: {' and '.join(told)}", hint="leave one of them out")
+            given = [text if text == by else f"{by} brings {text}" for text, by in ((other, other_word), (part, word))]
+            raise BadValue(f"{name} is given twice: {' and '.join(given)}", hint="leave one of them out")
         first.setdefault(name, (part, word))
 
 
@@ -638,7 +639,7 @@ def _words_of(word: str, filters: Mapping[str, str]) -> list[str]:
 
 
 def _own_words(text: str) -> list[str]:
-    """The words of a filter. One that named others could name itself by way of them, and would never be spelled out."""
+    """Return the words of a filter. It must not name other filters: two that named each other would never end."""
     words = split_words([text])
     if inner := next((word for word in words if _NAMED.fullmatch(word)), None):
         hint = f"write the words of {inner} themselves; to search for this very text: text:{shlex.quote(inner)}"
@@ -651,14 +652,14 @@ def _own_words(text: str) -> list[str]:
 
 SHORTEST_PART = 4
 UNIQUE_PART = 8
-"""Letters of an id that hardly two jobs share."""
+"""Characters of an id that two jobs hardly ever share."""
 WHOLE_ID = 36
 _PAGE = 200
 
 
 def find_by_id_part(storage: Storage, part: str, patience: float, enough: int = _PAGE) -> tuple[list[Job], bool]:
-    """The jobs whose id begins or ends so, and whether all ids were looked at within so many seconds. It ends early
-    once it has found enough."""
+    """Find jobs whose id starts or ends with this part; return also whether all ids were searched within `patience`
+    seconds. Stop early once `enough` are found."""
     found: dict[str, Job] = {}
     deadline = time.monotonic() + patience
     cursor = None

@@ -1,9 +1,9 @@
-"""Liveness: which foremen and workers are there, which have fallen silent, which take no jobs and why.
+"""Liveness: which foremen and workers are present, which are silent, which take no jobs and why.
 
-Pure: everything follows from the stored records and heartbeats, so the web, the API and the command line agree. The
+Everything here is computed from stored records and heartbeats, so the web, the API and the command line agree. The
 record of a killed process stays until a foreman takes its jobs back, and there may be no foreman. So a process that has
-been silent for its lease and a grace counts as gone: lists leave it out and tell apart what it held. One that was only
-frozen is back with its next heartbeat.
+been silent for longer than its lease and a grace period counts as gone: lists leave it out and show its jobs
+separately. A process that was only frozen returns with its next heartbeat.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from packhorse.monitor.served_queues import serves
 from packhorse.monitor.text import count_text
 from packhorse.storage.records import WorkerInfo
 
-_GRACE = 5  # the part of a lease that somebody who has just fallen silent is still listed for
+_GRACE = 5  # a fifth of the lease: a silent process is listed that much longer
 
 
 class Presence(NamedTuple):
-    """Who is there, and who is gone without a word."""
+    """The processes that are present, and those that are gone without a word."""
 
     here: list[WorkerInfo]
     gone: list[WorkerInfo]
 
 
 class ProcessGroup(NamedTuple):
-    """A foreman that is gone with its workers; or a worker alone, without any."""
+    """A foreman that is gone, with its workers; or a worker without a foreman."""
 
     chief: WorkerInfo
     crew: list[WorkerInfo]
 
     @property
     def silent_since(self) -> int:
-        """The last sign of life of any of them."""
+        """The time of the latest heartbeat of any of them."""
         return max(each.beat_at for each in self.everybody)
 
     @property
@@ -44,32 +44,33 @@ class ProcessGroup(NamedTuple):
         return [self.chief, *self.crew]
 
     def held(self, holds: Mapping[str | None, int]) -> int:
-        """How many jobs are in their hands, of those in everybody's."""
+        """Sum the jobs that they hold."""
         return sum(holds.get(each.id, 0) for each in self.everybody)
 
 
 def is_alive(process: WorkerInfo, now: int, lease: int) -> bool:
-    """Has it given a sign of life within its lease? `lease` is that of whoever looks, which counts if it is longer."""
+    """Was the last heartbeat within the lease? The caller's `lease` counts if it is longer than that of the process."""
     return now - process.beat_at <= process.lease_for(lease)
 
 
 def busy_slots(workers: Iterable[WorkerInfo], *, running: int, held: int) -> int:
-    """How many slots of these are busy, which hold so many jobs, of which the storage knows that so many run.
+    """How many slots of these workers are busy. They hold `held` jobs, of which the storage knows `running` to run.
 
-    They say so themselves with their heartbeats: of short jobs nobody else knows that they run. That may be a few
-    seconds old, so it counts no more than they hold."""
-    slots, told = 0, 0
+    Heartbeats report busy slots, because the storage does not see short jobs run. A heartbeat may be a few seconds old,
+    so it counts for no more jobs than the workers hold.
+    """
+    slots, reported = 0, 0
     for worker in workers:
         busy = worker.report.get("busy")
         slots += worker.concurrency
-        told += min(busy, worker.concurrency) if isinstance(busy, int) else worker.concurrency
-    return min(slots, held, max(running, told))
+        reported += min(busy, worker.concurrency) if isinstance(busy, int) else worker.concurrency
+    return min(slots, held, max(running, reported))
 
 
 def started_job_ids(workers: Iterable[WorkerInfo]) -> set[str]:
-    """The jobs that ran in these when they last gave a sign of life."""
-    told = [entry for worker in workers for entry in _list_of(worker.report.get("running"))]
-    return {entry["job_id"] for entry in told if isinstance(entry, dict) and isinstance(entry.get("job_id"), str)}
+    """The jobs that were running in these workers at their last heartbeat."""
+    entries = [entry for worker in workers for entry in _list_of(worker.report.get("running"))]
+    return {entry["job_id"] for entry in entries if isinstance(entry, dict) and isinstance(entry.get("job_id"), str)}
 
 
 def _list_of(value: Any) -> list[Any]:
@@ -77,13 +78,13 @@ def _list_of(value: Any) -> list[Any]:
 
 
 def is_gone(process: WorkerInfo, now: int, lease: int) -> bool:
-    """Has it been silent for so long that nobody should count on it?"""
+    """Has it been silent for so long that it counts as gone?"""
     lease = process.lease_for(lease)
     return now - process.beat_at > lease + lease // _GRACE
 
 
 def presence_of(workers: Iterable[WorkerInfo], now: int, lease: int) -> Presence:
-    """Those who are there, silent for a moment or not, and those who are gone."""
+    """Separate the processes that are present, perhaps silent for a moment, from those that are gone."""
     found = Presence([], [])
     for each in workers:
         (found.gone if is_gone(each, now, lease) else found.here).append(each)
@@ -91,7 +92,7 @@ def presence_of(workers: Iterable[WorkerInfo], now: int, lease: int) -> Presence
 
 
 def group_processes(gone: Sequence[WorkerInfo]) -> list[ProcessGroup]:
-    """Those who are gone, each foreman with its workers; who fell silent last comes first."""
+    """Group the processes that are gone, each foreman with its workers; the latest to fall silent come first."""
     lost = {each.id: ProcessGroup(each, []) for each in gone if each.subject is Subject.FOREMAN}
     for each in gone:
         if each.id in lost:
@@ -104,13 +105,13 @@ def group_processes(gone: Sequence[WorkerInfo]) -> list[ProcessGroup]:
 
 
 def group_text(lost: ProcessGroup) -> str:
-    """Who they are: "the foreman mule:11 and its 2 workers"."""
+    """Name the processes, as in "the foreman mule:11 and its 2 workers"."""
     crew = f" and its {count_text(len(lost.crew), 'worker')}" if len(lost.crew) > 1 else " and its worker"
     return f"the {lost.chief.subject} {lost.chief.host}:{lost.chief.pid}{crew if lost.crew else ''}"
 
 
 def has_free_slot(here: Iterable[WorkerInfo], job: Job) -> bool:
-    """Had one of these workers, of those that serve the job's queue, a free slot when it told of itself last?"""
+    """Did a worker that serves the job's queue have a free slot at its last heartbeat?"""
     return any(_is_free(worker) for worker in here if serves(worker, job.queue, (job.task,)))
 
 
@@ -123,7 +124,7 @@ def _is_free(worker: WorkerInfo) -> bool:
 
 
 class IdleReason(Enum):
-    """Why a foreman takes no jobs: in words for one and for many, and the command that ends it."""
+    """Why a foreman takes no jobs: in words for one and for many, and the command that changes that."""
 
     QUIET = ("is quiet: it takes no jobs", "are quiet: they take no jobs", "restart")
     SCALED = ("keeps no workers", "keep no workers", "scale 1")
@@ -168,12 +169,12 @@ def accepting_workers(workers: Sequence[WorkerInfo], now: int, lease: int) -> li
 
 
 def is_quiet(worker: WorkerInfo) -> bool:
-    """Has this worker said that it takes no more jobs?"""
+    """Does this worker report that it takes no more jobs?"""
     return worker.report.get("state") == "quiet"
 
 
 def quiet_text(quiet: Sequence[WorkerInfo]) -> str:
-    """That these workers, all that there are, take no jobs, and what helps."""
+    """Say that these workers, the only ones there are, take no jobs, and what helps."""
     if len(quiet) > 1:
         return f"all {len(quiet)} workers that could run it are quiet: they take no jobs"
     (only,) = quiet
@@ -183,7 +184,7 @@ def quiet_text(quiet: Sequence[WorkerInfo]) -> str:
 
 
 def idle_text(idle: Sequence[IdleForeman]) -> str:
-    """That these take no jobs: "the foreman mule:11 is quiet: it takes no jobs"."""
+    """Say that these foremen take no jobs, as in "the foreman mule:11 is quiet: it takes no jobs"."""
     if len(idle) == 1:
         (only,) = idle
         problem = only.foreman.report.get("problem") if only.idle is IdleReason.UNHEALTHY else None
@@ -192,12 +193,12 @@ def idle_text(idle: Sequence[IdleForeman]) -> str:
     if len(kinds) == 1:
         return f"all {len(idle)} foremen {kinds[0].many}"
     numbers = [(sum(one.idle is each for one in idle), each) for each in kinds]
-    told = [f"{number} {(each.one if number == 1 else each.many).partition(':')[0]}" for number, each in numbers]
-    return f"none of the {len(idle)} foremen takes jobs: {', '.join(told)}"
+    counts = [f"{number} {(each.one if number == 1 else each.many).partition(':')[0]}" for number, each in numbers]
+    return f"none of the {len(idle)} foremen takes jobs: {', '.join(counts)}"
 
 
 def resume_command(idle: Sequence[IdleForeman]) -> str | None:
-    """The command that has them go on; None: no order to them does."""
+    """The command that resumes them; None if no order can."""
     remedies = [each.remedy for each in IdleReason if each.remedy and any(one.idle is each for one in idle)]
     if not remedies:
         return None

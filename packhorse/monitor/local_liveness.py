@@ -1,7 +1,7 @@
-"""Is the foreman on this machine, or in this container, alive? Answered by a small file, without the storage.
+"""Is the foreman on this machine, or in this container, alive? A small file answers that, without the storage.
 
-A foreman writes it every two seconds from its main loop and holds a lock on it, so a file that nobody has locked is of
-one that is gone, whatever its process number means in another container. `packhorse check --local` reads it.
+A foreman writes it every two seconds from its main loop and holds a lock on it. So a file without a lock belongs to a
+foreman that is gone, even if its pid means another process in another container. `packhorse check --local` reads it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _NEW = 60.0  # seconds within which the owner of a new file may not have locked 
 
 
 class ForemanStatus(msgspec.Struct):
-    """What a foreman says of itself. Times are seconds; `at` is by the machine's clock that nobody sets."""
+    """The status that a foreman writes. Times are seconds; `at` is from the monotonic clock."""
 
     pid: int
     at: float
-    limit: float  # seconds after which a loop that has not gone round is stuck
-    storage_silent_for: float | None = None  # since the storage took a heartbeat; None: it has taken none yet
+    limit: float  # seconds without a tick after which the loop is stuck
+    storage_silent_for: float | None = None  # seconds since the last stored heartbeat; None: there was none
 
     def age(self) -> float:
         """Seconds since it was written."""
@@ -39,7 +39,7 @@ class ForemanStatus(msgspec.Struct):
 
 
 class StatusFile:
-    """The file of one foreman. That it cannot be written costs nobody a job, so it is no error."""
+    """The file of one foreman. Failing to write it is no error: no job depends on it."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
@@ -49,19 +49,19 @@ class StatusFile:
 
     def begin(self) -> None:
         with suppress(OSError):
-            self._path.unlink(missing_ok=True)  # of a former process with this number
+            self._path.unlink(missing_ok=True)  # from an earlier process with this pid
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._file, fcntl.LOCK_EX)  # who looks holds another for a moment only
+            fcntl.flock(self._file, fcntl.LOCK_EX)  # a reader holds its lock only for a moment
         _remove_leftovers()
 
     def tick(self, now: float, storage_silent_for: float | None) -> None:
-        """The loop goes round."""
+        """Write the status: the main loop is running."""
         if self._file is None or now < self._next_at:
             return
         self._next_at = now + EVERY
         text = msgspec.json.encode(ForemanStatus(os.getpid(), now, self._limit, storage_silent_for))
         with suppress(OSError):
-            os.pwrite(self._file, text.ljust(256), 0)  # one length, so that nobody reads half of two
+            os.pwrite(self._file, text.ljust(256), 0)  # a fixed length, so a reader never sees parts of two
 
     def end(self) -> None:
         if self._file is not None:
@@ -72,7 +72,7 @@ class StatusFile:
 
 
 def local_foremen() -> list[ForemanStatus]:
-    """Of every foreman of this user that lives on this machine, or in this container."""
+    """Return the status of every foreman of this user on this machine, or in this container."""
     return list(_signs())
 
 
@@ -88,7 +88,7 @@ def _signs() -> Iterator[ForemanStatus]:
 
 
 def _remove_leftovers() -> None:
-    """Files of foremen that were killed."""
+    """Remove the files of foremen that were killed."""
     for path in _directory().glob(f"{_PREFIX}{os.getuid()}-*"):
         with suppress(OSError):
             file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -101,7 +101,7 @@ def _remove_leftovers() -> None:
 
 
 def _is_held(file: int) -> bool:
-    """Does its foreman live? Looked at with a lock that others who look may have, too."""
+    """Is its foreman alive? The test takes a shared lock, so other readers do not interfere."""
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

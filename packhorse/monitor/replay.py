@@ -1,8 +1,8 @@
-"""A job as it was after each of its events: the facts in the events, added up.
+"""Rebuild a job as it was after each of its events.
 
-`event_objects.py` reads what is needed and calls this. An object is a dict with the names of `Job`; a name that is
-missing is not known: the event that would tell it was pruned, or the job is gone, which alone knew it. What a job says
-of itself (progress, check-ins) is no event: it is known before a worker takes the job, and after the last attempt.
+`event_objects.py` reads what is needed and calls this. An object is a dict with the names of `Job`. A missing name is
+not known: the event that had it was pruned, or only the job itself had it, and the job is gone. What a job reports
+about itself (progress, check-ins) has no event: it is known before a worker takes the job, and after the last attempt.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LASTING = (*_KEPT, *CHOSEN)
 _REPLACEABLE = (*CHOSEN, "args", "meta")
 _SAID = ("progress", "progress_text", "checkin", "checkin_at")
 _COUNTERS = ("attempts", "failures", "halts", "losses", "snoozes")
-_LATEST = ("error", "cause", *_SAID)  # the stored job has those of its latest attempt
+_LATEST = ("error", "cause", *_SAID)  # the stored job has the values of its latest attempt
 _ABSENT = (
     "due_at", "queued_at", "first_queued_at", "started_at", "ran_until", "finished_at", "owner", "last_owner",
     "abort_at", "abort_reason", "reason", "result", *_LATEST,
@@ -43,8 +43,8 @@ Object = dict[str, Any]
 
 
 def replay(events: Sequence[Event], stored: Job | None) -> list[Object]:
-    """The job after each of these events, which are its own, in their order, and end with its latest. `stored` is the
-    job as it is now, None if it is gone: it tells what was chosen when it was enqueued."""
+    """Return the job after each of these events. They are all its own, in order, up to the latest. `stored` is the job
+    as it is now, None if it is gone; it has the options that were set when the job was enqueued."""
     objects: list[Object] = []
     for life, is_last in _lives(events):
         objects += _Replay(life, stored if is_last else None).objects()
@@ -52,12 +52,12 @@ def replay(events: Sequence[Event], stored: Job | None) -> list[Object]:
 
 
 def unknown_in(job: Object) -> list[str]:
-    """The names of a job's fields that nothing tells any more."""
+    """The names of the job's fields that are not known any more."""
     return [name for name in Job.__struct_fields__ if name not in job]
 
 
 def _lives(events: Sequence[Event]) -> Iterator[tuple[Sequence[Event], bool]]:
-    """An id that was deleted may be enqueued again."""
+    """Split the events into lives: an id that was deleted may be enqueued again."""
     start = 0
     for place, event in enumerate(events):
         if event.kind is Kind.ADDED and place > start:
@@ -68,7 +68,8 @@ def _lives(events: Sequence[Event]) -> Iterator[tuple[Sequence[Event], bool]]:
 
 
 def _chosen(events: Sequence[Event], stored: Job | None) -> list[Object]:
-    """What was chosen for the job, after each event. What changed was told with what it had been."""
+    """Return the job's options after each event, going back from the present ones. An event that changed an option has
+    the old value too."""
     known = {} if stored is None else {name: getattr(stored, name) for name in (*_KEPT, *_REPLACEABLE)}
     chosen: list[Object] = []
     for event in reversed(events):
@@ -81,7 +82,7 @@ def _chosen(events: Sequence[Event], stored: Job | None) -> list[Object]:
         if event.kind is Kind.QUEUE_CHANGED:
             known = {**known, **facts.get("before", {})}
         if event.kind is Kind.REPLACED:
-            is_told = "before" in facts  # an older program did not
+            is_told = "before" in facts  # older versions leave it out
             args = {"args": facts["args"]} if len(facts["args"]) < LONGEST_TOLD else {}
             lasting = {name: value for name, value in known.items() if name in (_LASTING if is_told else _KEPT)}
             known = {**lasting, **facts.get("before", {}), **args}
@@ -89,14 +90,14 @@ def _chosen(events: Sequence[Event], stored: Job | None) -> list[Object]:
 
 
 class _Replay:
-    """One life of a job: from one `added` to the last event that is about it."""
+    """One life of a job: from an `added` event to the last event about it."""
 
     def __init__(self, events: Sequence[Event], stored: Job | None) -> None:
         self._events = events
         self._stored = stored
         self._job: Object = {}
         self._place = 0
-        self._touched = dict.fromkeys(_LATEST, -1)  # the place of the event that changed it last
+        self._touched = dict.fromkeys(_LATEST, -1)  # the position of the event that changed it last
 
     def objects(self) -> list[Object]:
         chosen, found = _chosen(self._events, self._stored), []
@@ -113,8 +114,8 @@ class _Replay:
         return [job for job, _ in found]
 
     def _latest(self) -> Object:
-        """What the stored job has of what changed last. What one that is held has said, it may have said after any of
-        its events."""
+        """The stored values of what changed last. A held job may have reported its progress after any of its events, so
+        that is left out."""
         job = self._stored
         if job is None:
             return {}
@@ -135,7 +136,7 @@ class _Replay:
         step = _STEPS.get(event.kind)
         if step is not None:
             step(self)
-        else:  # of a newer program: what it did is not known
+        else:  # from a newer version: its effect is not known
             known = {"id", "queue", "state", "created_at", *_KEPT}
             self._forget(*(name for name in Job.__struct_fields__ if name not in known))
 
@@ -149,7 +150,7 @@ class _Replay:
         self._set(**dict.fromkeys(names))
 
     def _forget(self, *names: str) -> None:
-        """No event tells what these are now."""
+        """Mark these as unknown: no event has them."""
         self._reset(names)
         for name in names:
             del self._job[name]
@@ -159,18 +160,18 @@ class _Replay:
             self._job[name] += 1
 
     def _put_in_rank(self) -> None:
-        """Its ordinary place in line."""
+        """Give it its ordinary place in line."""
         self._forget("rank")
         if "priority" in self._job:
             self._job["rank"] = rank_of(self._job["priority"])
 
     def _keep_better_rank(self) -> None:
-        """Its ordinary place in line, unless it was forced, halted or recovered."""
+        """Give it its ordinary place in line, unless it was forced, halted or recovered."""
         if self._job.get("rank", RANK_FORCED) > RANK_HALTED:
             self._put_in_rank()
 
     def _end_halt(self) -> None:
-        """It ran again, and its worker did not die."""
+        """Clear the halt: it ran again, and its worker did not die."""
         if "reason" not in self._job:
             self._forget("reason")
         elif self._job["reason"] is Reason.RUNNER_TIMEOUT:
@@ -184,7 +185,7 @@ class _Replay:
             self._set(first_queued_at=self._event.at)
 
     def _leave(self, **fields: Any) -> None:
-        """Out of its worker's hands, or out of the line."""
+        """Take it from its worker, or out of the line."""
         self._set(owner=None, due_at=None, finished_at=self._event.at if self._event.state in FINAL else None, **fields)
         if self._event.owner is not None:
             self._set(last_owner=self._event.owner)
@@ -197,14 +198,14 @@ class _Replay:
             self._set(ran_until=self._job["started_at"] + self._facts["ran"])
 
     def _take_away(self) -> None:
-        """Its token has ended without an outcome of its own."""
+        """Invalidate its token, which ended without an outcome of its own."""
         self._set(fence=(self._event.fence or 0) + 1)
 
     def _fail(self) -> None:
         self._leave(reason=self._reason())
         self._count("failures")
         self._blame()
-        if "why" in self._facts:  # it ran for too long, and was taken from its worker
+        if "why" in self._facts:  # it timed out and was taken from its worker
             self._take_away()
 
     def _halt(self) -> None:
@@ -219,7 +220,7 @@ class _Replay:
             self._set(cause=failure.cause(self._job["task"]))
 
     def _blame(self) -> None:
-        """The event tells of the error only its first characters."""
+        """Set the error, of which the event has only the first characters."""
         kind, _, message = self._facts["error"].partition(": ")
         self._set(error=Failure(kind, message, version=self._facts.get("version")).to_json())
         self._forget("cause")
@@ -264,14 +265,14 @@ class _Replay:
     def _started(self) -> None:
         self._set(owner=self._event.owner, fence=self._event.fence, started_at=self._event.at)
         self._count("attempts")
-        # It may be written down later than it happened, and the job may have said something before that.
+        # The event may be stored late, after the job has reported something.
         self._forget("updated_at", *_SAID)
 
     def _completed(self) -> None:
         self._leave(reason=None, error=None, cause=None)
         self._forget("result")
         if self._stored is not None:
-            self._set(result=self._stored.result)  # nothing follows but deleting
+            self._set(result=self._stored.result)  # only deleting can follow
 
     def _failed(self) -> None:
         self._fail()
@@ -326,7 +327,7 @@ class _Replay:
         self._put_in_rank()
 
     def _nothing_more(self) -> None:
-        """The event's own queue and state say all."""
+        """The queue and state of the event are all that changed."""
 
 
 _STATES = frozenset(State)
@@ -354,7 +355,7 @@ _STEPS: dict[str, Callable[[_Replay], None]] = {
 
 
 def _set_expiry(job: Object) -> None:
-    """When it would be aborted, if all that decides it is known."""
+    """Set when it would be aborted, if everything that decides this is known."""
     if job["state"] in FINAL or (job["state"] in HELD and job.get("abort_at") is not None):
         job["expire_at"] = None
         return

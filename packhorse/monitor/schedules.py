@@ -1,4 +1,4 @@
-"""What comes next: the slots of schedules, and the jobs in line in the order in which workers will take them. Pure."""
+"""What comes next: the slots of schedules, and the jobs in line in the order in which workers will take them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from packhorse.core.job import RANK_FORCED, RANK_HALTED, RANK_RECOVERED, Job
 from packhorse.storage.records import BY_AGE, ScheduleInfo, TaskInfo
 
 _COMING = 3
-_LATE = MINUTE  # a foreman that lives turns a schedule within a second
+_LATE = MINUTE  # a live foreman handles a due schedule within a second
 
 
 def late_by(schedule: ScheduleInfo, now: int) -> int | None:
-    """How long ago a schedule was due that no foreman has turned since. None: it is in time, or paused."""
+    """How long a schedule has been overdue; None if it is on time or paused."""
     late = now - schedule.next_at
     return late if schedule.paused_at is None and schedule.next_at > 0 and late > _LATE else None
 
 
 def describe_schedule(schedule: ScheduleInfo, now: int, slots: int = _COMING) -> tuple[str, list[int]]:
-    """The cron text in words, and its next slots; a text that cannot be read here says so."""
-    from packhorse.core.cron import Cron  # not before it is needed: it brings cronsim along
+    """Return the cron text in words, and its next slots; if the text cannot be parsed, say so and return none."""
+    from packhorse.core.cron import Cron  # imported late: it imports cronsim
 
     try:
         cron = Cron(schedule.cron, schedule.tz)
@@ -45,7 +45,7 @@ _SPECIAL = {RANK_RECOVERED: "recovered", RANK_FORCED: "forced", RANK_HALTED: "ha
 
 
 class NextJob(NamedTuple):
-    """A job in line: its place among all, and in its own queue, both from 1."""
+    """A job in line, with its position among all jobs and in its own queue, both from 1."""
 
     place: int
     place_in_queue: int
@@ -58,7 +58,7 @@ class NextJob(NamedTuple):
 
 
 def order_next_jobs(jobs: Sequence[Job], order: str, weights: Mapping[str, int]) -> list[NextJob]:
-    """These jobs, which stand in line by rank and age, as they will be taken."""
+    """Put these jobs, which are sorted by rank and age, into the order in which they will be taken."""
     seen: dict[str, int] = {}
     found = []
     for place, job in enumerate(jobs if order == BY_AGE else _by_turns(jobs, weights), start=1):
@@ -82,9 +82,9 @@ def _by_turns(jobs: Sequence[Job], weights: Mapping[str, int]) -> list[Job]:
 
 
 def queue_weights(tasks: Iterable[TaskInfo]) -> dict[str, int]:
-    """The weights of queues, by what workers announced of the tasks in them."""
+    """The weight of each queue, from the tasks that workers announced in it."""
     weights: dict[str, int] = {}
     for task in tasks:
-        told = task.options.get("weight", 1)
-        weights[task.queue] = max(weights.get(task.queue, 1), told if isinstance(told, int) else 1)
+        weight = task.options.get("weight", 1)
+        weights[task.queue] = max(weights.get(task.queue, 1), weight if isinstance(weight, int) else 1)
     return weights

@@ -1,7 +1,7 @@
-"""Which queues a worker serves: those of its tasks, and every other that holds jobs of a task it knows. Pure; workers,
-foremen, the web and the command line ask it, so that all say the same.
+"""Which queues a worker serves: those of its tasks, and every other queue that holds jobs of a task it knows. Workers,
+foremen, the web and the command line use these functions, so they agree.
 
-`--queues` narrows that to names and patterns (`bulk.*`). A queue that is named is served whatever it holds.
+`--queues` narrows that to names and patterns (`bulk.*`). A queue given by name is served whatever it holds.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from packhorse.storage.records import Tally, TaskInfo, WorkerInfo
 
 EVERY_QUEUE = "*"
 SERVES = "serves"
-"""Under this name a worker's record has what it was told to serve: names and patterns, or `*`. Workers of foreign
-programs have none, and serve the queues that their record names."""
+"""The key in a worker's record for the queues it was started for: names and patterns, or `*`. Workers of foreign
+programs have no such key and serve the queues in their record."""
 
 QueuePatterns = Sequence[str] | None
 """Names and patterns of queues; None: every queue."""
 
 
 def parse_queue_patterns(text: str) -> list[str]:
-    """What a user wrote for `--queues`: names and patterns, separated by commas.
+    """Parse the value of `--queues`: names and patterns, separated by commas.
 
-    >>> parse_choice("mail, bulk.*")
+    >>> parse_queue_patterns("mail, bulk.*")
     ['mail', 'bulk.*']
     """
     words = check_queue_patterns(word.strip() for word in text.split(",") if word.strip())
@@ -39,13 +39,13 @@ def parse_queue_patterns(text: str) -> list[str]:
 
 
 def check_queue_patterns(words: Iterable[object]) -> list[str]:
-    """These, if they can be names and patterns of queues; else BadValue."""
+    """Return these as names and patterns of queues; raise BadValue for what cannot be one."""
     return [_checked(word) for word in words]
 
 
 def _checked(word: object) -> str:
     text = re.sub(r"[*?\[\]!]", "", word) or "any" if isinstance(word, str) and word else word
-    check_name(text, "queue name")  # type: ignore[arg-type]  # it says so of what is no text
+    check_name(text, "queue name")  # type: ignore[arg-type]  # it raises for other types
     return str(word)
 
 
@@ -54,7 +54,7 @@ def is_pattern(word: str) -> bool:
 
 
 def matches_patterns(queue: str, choice: QueuePatterns) -> bool:
-    """Is this queue among those that were named?"""
+    """Does the queue match one of the names and patterns?"""
     return choice is None or any(fnmatchcase(queue, word) for word in choice)
 
 
@@ -68,8 +68,8 @@ def tasks_by_queue(tallies: Iterable[Tally]) -> dict[str, set[str]]:
 
 
 def tasks_to_expect(tallies: Sequence[Tally], announced: Iterable[TaskInfo]) -> dict[str, set[str]]:
-    """The tasks whose jobs a worker has to take from each queue: those of its unfinished jobs. Of an empty queue they
-    are those of its finished jobs, and those that are announced with it as their own."""
+    """The tasks that a worker of each queue has to know: those of its unfinished jobs. For an empty queue, they are
+    those of its finished jobs and those announced with it as their queue."""
     found = tasks_by_queue(tallies)
     usual: dict[str, set[str]] = {}
     for tally in tallies:
@@ -101,22 +101,22 @@ def serves(worker: WorkerInfo, queue: str, tasks: Collection[str] = ()) -> bool:
 
 
 def queues_served_by(worker: WorkerInfo) -> list[str]:
-    """What a worker serves, as lists show it: the queues in its record, then its patterns; `*`: every other, too.
+    """What a worker serves, as lists show it: the queues in its record, then its patterns; `*` means all others too.
 
-    >>> served_by(WorkerInfo("ann", queues=["mail"], info={"serves": ["mail", "bulk.*"]}))
+    >>> queues_served_by(WorkerInfo("ann", queues=["mail"], info={"serves": ["mail", "bulk.*"]}))
     ['mail', 'bulk.*']
     """
     choice = strings_in(worker.info.get(SERVES))
     return [*worker.queues, *(word for word in choice if word not in worker.queues)]
 
 
-def strings_in(told: object) -> list[str]:
-    """The words of a list in a record. Foreign workers may have put anything there: what is no text says nothing."""
-    return [word for word in told if isinstance(word, str)] if isinstance(told, list) else []
+def strings_in(values: object) -> list[str]:
+    """The texts in a list from a record. Foreign workers may have put anything there; other values are ignored."""
+    return [word for word in values if isinstance(word, str)] if isinstance(values, list) else []
 
 
 class ServingWorkers:
-    """Workers, of which it is asked for many queues how many serve each. Those that are alike are looked at once."""
+    """Counts for many queues how many workers serve each. Workers that serve the same are checked once."""
 
     def __init__(self, workers: Iterable[WorkerInfo]) -> None:
         self._alike: dict[str, tuple[WorkerInfo, int]] = {}
@@ -131,15 +131,15 @@ class ServingWorkers:
 
 
 class UnservedReason(NamedTuple):
-    """That nobody takes jobs from a queue: what to say, and what to try."""
+    """Why no worker takes jobs from a queue, and what to try."""
 
     what: str
     hint: str
 
 
 def why_unserved(workers: Sequence[WorkerInfo], queue: str, tasks: Collection[str] = ()) -> UnservedReason | None:
-    """Why none of these workers takes jobs of these tasks from this queue; None: one does, or there is nothing to take
-    and some would."""
+    """Why none of these workers takes jobs of these tasks from this queue; None if one does, or if there is nothing to
+    take and some would."""
     if any(serves(worker, queue, tasks) for worker in workers):
         return None
     if any(matches_patterns(queue, strings_in(worker.info.get(SERVES))) for worker in workers):

@@ -1,4 +1,4 @@
-"""Statistics: totals, runs and waits, storage calls, connections. Pure: callers read the records."""
+"""Statistics: totals, runs and waits, storage calls, connections. Callers read the records."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ _COUNTED = ("added", "completed", "failed", "dead", "aborted", "halted")
 
 
 class Totals(msgspec.Struct, kw_only=True):
-    """How everything stands. `ever` and `today` (since midnight UTC) have added, completed, failed, dead, aborted and
-    halted; `processed` are attempts that ended, `failed` those that raised or ran too long: halts are in `ever`.
+    """Totals of everything. `ever` and `today` (since midnight UTC) count added, completed, failed, dead, aborted and
+    halted jobs. `processed` counts attempts that ended, `failed` those that raised or timed out; halts are in `ever`.
 
-    Since ever is counted for all queues together: for whom only some concern, `ever` is empty and these are null."""
+    All-time counts exist only for all queues together. For an operator who may see only some, `ever` is empty and these
+    are null.
+    """
 
     states: dict[State, int]
     ever: dict[str, int]
@@ -54,7 +56,8 @@ def totals_of(
     failure_kinds: int,
     schedules: int,
 ) -> Totals:
-    """The numbers; `ever` are the counts since ever, if they may be told, `today` those that `today_of` tells."""
+    """Compute the totals; `ever` are the all-time counts if the caller may see them, `today` those of
+    `counts_since`."""
     states: Counter[State] = Counter()
     for queue in queues:
         states.update(queue.counts)
@@ -81,18 +84,18 @@ def totals_of(
 
 
 def counts_since(points: Iterable[Point], midnight: int) -> dict[str, int]:
-    """What these points, which are the hours of the last two days, come to since midnight."""
+    """Sum these points, which are the hours of the last two days, since midnight."""
     today = [point.values for point in points if point.at >= midnight]
     return {name: sum(values.get(name, 0) for values in today) for name in _COUNTED}
 
 
 def midnight_before(now: int) -> int:
-    """When the present day began (UTC)."""
+    """The start of the present day (UTC)."""
     return from_datetime(to_datetime(now).astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0))
 
 
 def ended_attempts(counts: Mapping[str, int]) -> int:
-    """How many attempts have ended, however."""
+    """How many attempts have ended, in whatever way."""
     return sum(counts.get(name, 0) for name in ("completed", "failed", "halted"))
 
 
@@ -101,7 +104,7 @@ def ended_attempts(counts: Mapping[str, int]) -> int:
 
 SHORTEST_STEP = LIMITS[0] / SECOND
 LONGEST_STEP = LIMITS[-1] / SECOND
-# What stands for whatever fell into a step: of what is within the two limits, nothing is further away than a fifth.
+# The value that represents a step: nothing between its two limits differs from it by more than a fifth.
 _MIDDLES = (
     SHORTEST_STEP,
     *(float(f"{2 * low * high / (low + high) / SECOND:.2g}") for low, high in pairwise(LIMITS)),
@@ -114,11 +117,11 @@ K = TypeVar("K")
 
 
 class RunStats(msgspec.Struct, kw_only=True):
-    """What attempts came to. A run is an attempt whose end somebody saw: `failed` are some of the `runs`, and `halted`,
-    whose worker died, are counted apart. Times are seconds. `wait` is how long they had been in line when they began,
-    `run` how long they ran then: on average, and at most for 50, 95 and 99 of 100. Those percentiles come from
-    counts in steps and are right to a fifth; 0.001 means "at most that", and twice the longest step "longer than it".
-    They are null for a time in which something was counted without steps, by a version that had none."""
+    """Statistics of attempts. A run is an attempt whose end was seen: `runs` includes `failed`, but not `halted`, whose
+    worker died. Times are seconds. `wait` is the time in line before the start, `run` the time after it: the mean and
+    the 50th, 95th and 99th percentile. Percentiles come from a histogram and are accurate to a fifth; 0.001 means "at
+    most that", and twice the longest step "longer than it". They are null for a time in which an older version counted
+    something without a histogram."""
 
     added: int = 0
     runs: int = 0
@@ -140,7 +143,7 @@ class RunStats(msgspec.Struct, kw_only=True):
 
 
 def run_stats(points: Iterable[Point]) -> RunStats:
-    """What these points come to together."""
+    """Compute the statistics of all these points together."""
     sums: Counter[str] = Counter()
     for point in points:
         sums.update(point.values)
@@ -170,7 +173,7 @@ def step_counts(sums: Mapping[str, int], kind: str) -> list[int]:
 
 
 def longest_wait(points: Iterable[Point]) -> float | None:
-    """About how long the attempt had waited that had waited the longest, in seconds."""
+    """Roughly the longest wait of an attempt, in seconds."""
     sums: Counter[str] = Counter()
     for point in points:
         sums.update(point.values)
@@ -182,24 +185,24 @@ def longest_wait(points: Iterable[Point]) -> float | None:
 
 
 def percentile_bound(percentile: float) -> tuple[str, float]:
-    """What a percentile says: a sign, "≤" or ">", where it is only known to lie beyond all steps, and seconds."""
+    """Return a percentile as a sign and seconds. The sign is "≤" or ">" if the value is outside all steps."""
     if percentile <= SHORTEST_STEP:
         return "≤", SHORTEST_STEP
     return (">", LONGEST_STEP) if percentile > LONGEST_STEP else ("", percentile)
 
 
 def stats_by_task(points: Iterable[Point]) -> dict[str, RunStats]:
-    """The same for each task."""
+    """Like `run_stats`, for each task."""
     return _grouped(points, lambda point: point.task)
 
 
 def stats_by_queue(points: Iterable[Point]) -> dict[str, RunStats]:
-    """The same for each queue."""
+    """Like `run_stats`, for each queue."""
     return _grouped(points, lambda point: point.queue)
 
 
 def stats_by_time(points: Iterable[Point]) -> dict[int, RunStats]:
-    """The same for each moment at which an interval begins, in their order."""
+    """Like `run_stats`, for the start of each interval, in order."""
     return dict(sorted(_grouped(points, lambda point: point.at).items()))
 
 
@@ -211,12 +214,12 @@ def _grouped(points: Iterable[Point], name_of: Callable[[Point], K]) -> dict[K, 
 
 
 def _runs(sums: Mapping[str, int], steps: Sequence[int]) -> int:
-    """How many attempts: those in these steps, and those that were counted in coarser ones, `ran_…`, in former days."""
+    """Count the attempts: those in these steps, and those that older versions counted in coarser ones, `ran_…`."""
     return sum(steps) + sum(number for name, number in sums.items() if name.startswith("ran_"))
 
 
 def _percentiles(steps: Sequence[int], runs: int, total: int) -> list[float | None]:
-    if not runs or sum(steps) < runs:  # of what nobody has counted nothing is known
+    if not runs or sum(steps) < runs:  # some runs were counted without a histogram
         return [None] * len(_SHARES)
     if (alike := _alike(steps, total / runs)) is not None:
         return [alike] * len(_SHARES)
@@ -225,8 +228,8 @@ def _percentiles(steps: Sequence[int], runs: int, total: int) -> list[float | No
 
 
 def _alike(steps: Sequence[int], mean: float) -> float | None:
-    """The mean in seconds, if all fell into one step: unlike the middle of that, it lies between the shortest and the
-    longest. None for several steps, and for those that are open at one end."""
+    """The mean in seconds, if all fell into one step: unlike the middle of the step, it is between the shortest and the
+    longest. None for several steps, and for a step without an upper or lower limit."""
     place = next(place for place, number in enumerate(steps) if number)
     if not 0 < place < len(LIMITS) or any(steps[place + 1 :]) or not LIMITS[place - 1] < mean <= LIMITS[place]:
         return None
@@ -237,22 +240,22 @@ def _alike(steps: Sequence[int], mean: float) -> float | None:
 
 
 OPERATIONS_KEY = "storage"
-"""Of this part of a report."""
+"""The key of this part of a report."""
 WRITES = frozenset({"enqueue", "start", "finish", "finish_and_reserve", "release", "check_in", "append_log"})
-"""What a worker writes for its jobs. Reserving alone changes nothing where nothing waits, and is left out."""
+"""The writes of a worker for its jobs. `reserve` is left out: without waiting jobs it writes nothing."""
 
-_MOST = 12  # kinds of calls that one process tells of: heartbeats carry it
+_MOST = 12  # kinds of calls in one process's report, which heartbeats carry
 _FIGURES = OperationSums.__struct_fields__[1:]
 
 
 def operations_report(operations: Sequence[OperationSums]) -> dict[str, list[int]]:
-    """What a process says of its calls: of those that took most of its time, microseconds in the order of figures."""
+    """Report the calls that took most of this process's time: microseconds, in the order of the figures."""
     dearest = sorted(operations, key=lambda each: -(each.wait + each.run))[:_MOST]
     return {each.name: [getattr(each, figure) for figure in _FIGURES] for each in dearest}
 
 
 def reported_operations(worker: WorkerInfo) -> list[OperationSums]:
-    """What this one said, as far as it can be understood: a report is what somebody else wrote."""
+    """Read the calls that a process reported. Other programs write reports too, so bad values are skipped."""
     report = worker.report.get(OPERATIONS_KEY)
     if not isinstance(report, dict):
         return []
@@ -265,8 +268,8 @@ def _are_figures(figures: Any) -> bool:
 
 
 def total_operation_times(workers: Iterable[WorkerInfo]) -> list[OperationTimes]:
-    """What all of them said, the dearest calls first. As no process says more than that, 95 of 100 calls took no longer
-    than they did in the slowest."""
+    """Sum the reported calls, slowest in total first. Processes report their own 95th percentiles, so the total has the
+    highest of them."""
     by_name: dict[str, list[OperationSums]] = {}
     for worker in workers:
         for sums in reported_operations(worker):
@@ -294,7 +297,7 @@ _OPEN, _IN_USE = "connections_open", "connections_in_use"
 
 
 class ConnectionTotals(msgspec.Struct):
-    """Connections of so many processes: workers and foremen that are alive, and whoever was asked for this."""
+    """Connections of this many processes: live workers and foremen, and the process that was asked."""
 
     open: int
     in_use: int
@@ -302,12 +305,12 @@ class ConnectionTotals(msgspec.Struct):
 
 
 def connections_report(connections: tuple[int, int]) -> dict[str, int]:
-    """What a process says of its connections in its report."""
+    """Report the connections of this process."""
     return dict(zip((_OPEN, _IN_USE), connections, strict=True))
 
 
 def connection_totals(ours: Iterable[tuple[int, int]], alive: Iterable[WorkerInfo]) -> ConnectionTotals:
-    """Those of this process, and of all that are alive and say how many they have."""
+    """Sum the connections of this process and of all live ones that report theirs."""
     reports = [worker.report for worker in alive if isinstance(worker.report.get(_OPEN), int)]
     mine = list(ours)
     return ConnectionTotals(

@@ -1,4 +1,4 @@
-"""Short texts: amounts, durations, jobs, pauses. The command line and the web show them alike."""
+"""Short texts: amounts, durations, jobs, pauses. The command line and the web share them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SIZES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")
 
 
 def span_text(duration: int) -> str:
-    """A duration as short text, in its two largest units; a few seconds with their tenths.
+    """Format a duration briefly, in its two largest units; a few seconds with tenths.
 
     >>> span_text(2 * DAY + 4 * HOUR + 59 * MINUTE), span_text(1_630_000)
     ('2d4h', '1.6s')
@@ -35,7 +35,7 @@ def span_text(duration: int) -> str:
 
 
 def count_text(number: int, one: str, many: str | None = None) -> str:
-    """So many of them; `many` is the word for more than one, if it is not made with an s.
+    """Format a number of things; `many` is the plural, if it is not formed with an s.
 
     >>> count_text(1, "job waits", "jobs wait"), count_text(2_000, "job")
     ('1 job waits', '2,000 jobs')
@@ -44,7 +44,7 @@ def count_text(number: int, one: str, many: str | None = None) -> str:
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """So many significant digits, and all digits of a larger number; never an exponent.
+    """Format with this many significant digits, or all digits of a larger number; never with an exponent.
 
     >>> significant(0.1234), significant(999.6), significant(1_234.5), significant(0.0000123, 2)
     ('0.123', '1,000', '1,234', '0.000012')
@@ -59,7 +59,7 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def size_text(number: int) -> str:
-    """Bytes.
+    """Format a number of bytes.
 
     >>> size_text(12_900_000)
     '12.3 MiB'
@@ -71,7 +71,7 @@ def size_text(number: int) -> str:
 
 
 def rate_text(per_second: float) -> str:
-    """How many a second; of what is rarer, how many a minute, an hour or a day.
+    """Format a rate per second; a lower rate per minute, hour or day.
 
     >>> rate_text(0.25)
     '15/min'
@@ -88,7 +88,7 @@ def rate_text(per_second: float) -> str:
 
 
 def per_second_text(rate: float) -> str:
-    """How many a second, where many such stand below each other and must be compared; a dash for none.
+    """Format a rate per second for a column of rates to compare; a dash for none.
 
     >>> per_second_text(1_234.5), per_second_text(4.21), per_second_text(0.25), per_second_text(0.0014)
     ('1,234', '4.2', '0.25', '0.001')
@@ -100,7 +100,7 @@ def per_second_text(rate: float) -> str:
 
 
 def share_text(part: float, whole: float) -> str:
-    """So much of the whole, in per cent.
+    """Format a share of the whole, in per cent.
 
     >>> share_text(2, 1_000)
     '0.2 %'
@@ -116,7 +116,7 @@ _SECONDS = ("oldest_transaction",)
 
 
 def fact_text(name: str, value: object) -> str:
-    """What a storage tells of itself, by the name of the fact.
+    """Format a fact that a storage reports, by its name.
 
     >>> fact_text("wal_size", 2_048), fact_text("maxmemory", 0), fact_text("oldest_transaction", 4)
     ('2 KiB', 'no limit', '4 s')
@@ -134,18 +134,18 @@ def fact_text(name: str, value: object) -> str:
 
 
 ABORT = "Abort"
-"""The type of failure of a job whose task returned `Abort`."""
+"""The failure type of a job whose task returned `Abort`."""
 _LONG_ARGS = 4_000
 _LONG_VALUE = 60
 
 
 def shorten(text: str, most: int) -> str:
-    """The beginning of a text that may be long."""
+    """Cut a long text."""
     return text if len(text) <= most else f"{text[:most]}…"
 
 
 def call_text(job: Job, *, whole: bool = False) -> str:
-    """The job as a call, on one line: "resize(image_id=7, width=800)". Long values are cut unless it shall be whole."""
+    """The job as a call, on one line: "resize(image_id=7, width=800)". Long values are cut unless `whole` is set."""
     return f"{job.task}({_arguments(job.args, whole)})"
 
 
@@ -154,7 +154,7 @@ def _arguments(text: str, whole: bool) -> str:
         return shorten(text.strip("{}"), _LONG_VALUE)
     most = len(text) if whole else _LONG_VALUE
     args = msgspec.json.decode(text)
-    if not isinstance(args, dict):  # by the hand of who wrote into the storage himself
+    if not isinstance(args, dict):  # written into the storage by hand
         return shorten(text, most)
     return ", ".join(f"{name}={shorten(msgspec.json.encode(value).decode(), most)}" for name, value in args.items())
 
@@ -165,14 +165,14 @@ def python_text(job: Job) -> str:
 
 
 def attempt_text(job: Job) -> str:
-    """Which try it is, will be or was, of how many."""
-    if job.max_attempts == OF_TASK:  # of whose options nothing is known here
+    """The number of the attempt, and of how many."""
+    if job.max_attempts == OF_TASK:  # the task's options are not known here
         return str(job.attempt)
     return f"{job.attempt}/{job.max_attempts}"
 
 
 def state_text(job: Job) -> str:
-    """The state, and what else one wants to know of it at a glance."""
+    """The state, with a remark if the job was halted, was forced or is stopping."""
     if job.is_halted:
         return f"{job.state} (halted)"
     if job.is_forced:
@@ -183,7 +183,7 @@ def state_text(job: Job) -> str:
 
 
 def main_time(job: Job) -> int | None:
-    """The time that matters: when it is due, since when it waits or runs, when it ended."""
+    """The most relevant time: when it is due, since when it waits or runs, or when it ended."""
     if job.state in (State.SCHEDULED, State.RETRYING):
         return job.due_at
     if job.state in FINAL:
@@ -192,7 +192,7 @@ def main_time(job: Job) -> int | None:
 
 
 def note_text(job: Job) -> str:
-    """What a running job says, or why a failed one failed."""
+    """What a running job reports, or why a failed one failed."""
     if job.state is State.RUNNING:
         percent = "" if job.progress is None else f"{job.progress} %"
         return " ".join(filter(None, [percent, job.progress_text or job.checkin]))
@@ -202,7 +202,7 @@ def note_text(job: Job) -> str:
 
 
 def error_line(job: Job) -> str:
-    """The last failure on one line; of an aborted job, why it was."""
+    """The last failure on one line; for an aborted job, the reason."""
     if job.state is State.ABORTED:
         return abort_reason(job).partition("\n")[0]
     if job.error is None:
@@ -211,8 +211,8 @@ def error_line(job: Job) -> str:
 
 
 def abort_reason(job: Job, span: Callable[[int], str] = span_text) -> str:
-    """What an aborted job's own record says about the reason, as a sentence: "it waited longer than its expires of
-    10s". Who gave an order is in its events."""
+    """The reason in an aborted job's own record, as in "it waited longer than its expires of 10s". The operator who
+    gave an order is in its events."""
     failure = Failure.from_json(job.error) if job.error else None
     if job.reason is Reason.JOB_TIMEOUT:
         return _over(job, span) or (failure.message if failure else "its time was over")
@@ -222,7 +222,7 @@ def abort_reason(job: Job, span: Callable[[int], str] = span_text) -> str:
 
 
 def _over(job: Job, span: Callable[[int], str]) -> str | None:
-    """Which time was over, if it was one that runs while the job waits too."""
+    """Which limit was exceeded, of those that also count while the job waits."""
     ended_at, begun_at = job.finished_at or 0, job.started_at or 0
     if job.total_timeout is not None and ended_at >= (job.first_queued_at or 0) + job.total_timeout:
         return f"it lived longer than its total_timeout of {span(job.total_timeout)}"
@@ -238,7 +238,7 @@ _LONGEST = 200
 
 
 def pause_text(queue: QueueInfo, now: int, since: str = "") -> str:
-    """What follows the word "paused": " by ana since 12:00 until 14:02 UTC: the server is down"."""
+    """The text after the word "paused": " by ana since 12:00 until 14:02 UTC: the server is down"."""
     by = f" by {queue.paused_by[:_LONGEST]}" if queue.paused_by else ""
     until = f" {until_text(queue.paused_until, now)}" if queue.paused_until is not None else ""
     why = f": {queue.paused_why[:_LONGEST]}" if queue.paused_why else ""
@@ -246,7 +246,7 @@ def pause_text(queue: QueueInfo, now: int, since: str = "") -> str:
 
 
 def until_text(until: int, now: int) -> str:
-    """The end of a pause; with the day, unless it is today.
+    """Format the end of a pause; with the day, unless it is today.
 
     >>> until_text(50_520_000_000, 0)
     'until 14:02 UTC'
@@ -256,7 +256,7 @@ def until_text(until: int, now: int) -> str:
 
 
 def held_back_text(queues: Iterable[QueueInfo]) -> str:
-    """What follows a sentence about those in line: how many jobs are kept out of it because their queue is paused.
+    """The end of a sentence about jobs in line: how many more wait because their queue is paused.
 
     >>> held_back_text([QueueInfo("mail", {State.QUEUED: 3}, paused_at=1)])
     '; 3 wait in the paused queue mail'

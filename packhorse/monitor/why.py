@@ -1,7 +1,7 @@
-"""Why does this job wait? One clause for people, from what the storage knows.
+"""Why does this job wait? The answer is one clause, from what the storage knows.
 
 `job.why()`, the command line and the web pages use it. `look_around` reads what matters for the job's state; `explain`
-is pure and puts it in words.
+puts it in words.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from packhorse.storage.records import EventFilter, Filter, QueueInfo, Tally, Tas
 from packhorse.storage.transfer import problems
 
 _SUMMARY_LIMIT = 120
-_GIVEN_UP = "did not end when asked"  # also what the failure of such a run says
+_GIVEN_UP = "did not end when asked"  # also in the failure of such a run
 
 
 class Surroundings(msgspec.Struct, frozen=True):
-    """What there is to be seen around a job. One that has ended needs little more than `now`."""
+    """What is known of a job's surroundings. A finished job needs little more than `now`."""
 
     now: int
-    lease: int = 15 * SECOND  # a worker that has been silent for longer does not count
+    lease: int = 15 * SECOND  # workers silent for longer do not count
     queue: QueueInfo | None = None
     task: TaskInfo | None = None
     workers: Sequence[WorkerInfo] = ()
-    ahead: int | None = None  # jobs of its queue that go first; None: more than anybody counted
-    held: Sequence[Tally] = ()  # jobs in workers' hands
-    closed: str | None = None  # that the storage is moved, or was
-    aborts: Sequence[Event] = ()  # of an aborted job: that it was asked to stop, and that it ended
+    ahead: int | None = None  # jobs of its queue that go first; None: too many to count
+    held: Sequence[Tally] = ()  # jobs held by workers
+    closed: str | None = None  # says that the storage is being moved, or was
+    aborts: Sequence[Event] = ()  # the events of an aborted job: asked to stop, and ended
     span: Callable[[int], str] = span_text  # how a duration is written
 
 
@@ -94,7 +94,7 @@ def _until(word: str, job: Job, seen: Surroundings) -> str:
     if due_at > seen.now:
         joint = "at" if word.endswith("again") else "until"
         return f"{word} {joint} {_moment(due_at)} (in {seen.span(due_at - seen.now)})"
-    rest = _nobody(seen) or "it joins the line when a worker next looks"
+    rest = _no_workers(seen) or "it joins the line when a worker next looks"
     return f"it has been due for {seen.span(seen.now - due_at)}; {rest}"
 
 
@@ -108,8 +108,8 @@ def _obstacle(job: Job, seen: Surroundings) -> str | None:
         return seen.closed
     if seen.queue and seen.queue.is_paused and not job.is_forced:
         return _paused(seen.queue, seen.now)
-    if nobody := _nobody(seen):
-        return nobody
+    if problem := _no_workers(seen):
+        return problem
     serving = [worker for worker in _alive(seen) if serves(worker, job.queue, [job.task])]
     if not serving:
         return _unserved(job, seen)
@@ -121,32 +121,32 @@ def _obstacle(job: Job, seen: Surroundings) -> str | None:
 
 
 def _unserved(job: Job, seen: Surroundings) -> str:
-    """Nobody takes it from its queue: those who would take any job there do not know its task, or none would."""
+    """No worker takes it: those that serve its queue do not know its task, or none serves the queue."""
     if any(matches_patterns(job.queue, strings_in(worker.info.get(SERVES))) for worker in _alive(seen)):
         return f"no running worker knows the task {job.task}"
     return f"no running worker serves the queue {job.queue}"
 
 
 def _none_of(serving: Sequence[WorkerInfo], seen: Surroundings) -> str:
-    """That these, who alone serve a queue, take no jobs."""
+    """Say that these workers, the only ones that serve the queue, take no jobs."""
     foremen = {worker.foreman for worker in serving}
     idle = [each for each in _idlers(seen) if each.foreman.id in foremen]
     return _no_takers(idle) if idle else quiet_text(serving)
 
 
-def _nobody(seen: Surroundings) -> str | None:
-    """That no worker runs at all, or none that takes jobs, if it is so."""
+def _no_workers(seen: Surroundings) -> str | None:
+    """Say that no worker runs, or none that takes jobs; None if one does."""
     if _takers(_alive(seen), seen):
         return None
     idle = _idlers(seen)
     foremen = [each for each in seen.workers if each.subject is Subject.FOREMAN and _is_alive(each, seen)]
     if idle and len(idle) == len(foremen):
         return _no_takers(idle)
-    told = {each.foreman.id for each in idle}
-    if quiet := [each for each in _alive(seen) if is_quiet(each) and each.foreman not in told]:
+    idle_ids = {each.foreman.id for each in idle}
+    if quiet := [each for each in _alive(seen) if is_quiet(each) and each.foreman not in idle_ids]:
         return quiet_text(quiet)
     if foremen:
-        return _about_to_start(next(each for each in foremen if each.id not in told), seen)
+        return _about_to_start(next(each for each in foremen if each.id not in idle_ids), seen)
     beats = [worker.beat_at for worker in seen.workers if worker.subject is Subject.WORKER]
     if not beats:
         return "no worker is running"
@@ -163,7 +163,7 @@ def _about_to_start(foreman: WorkerInfo, seen: Surroundings) -> str:
 
 
 def _takers(workers: Sequence[WorkerInfo], seen: Surroundings) -> list[WorkerInfo]:
-    """Those of these workers that take jobs."""
+    """The workers among these that take jobs."""
     taking = {worker.id for worker in accepting_workers(seen.workers, seen.now, seen.lease)}
     return [worker for worker in workers if worker.id in taking]
 
@@ -209,8 +209,8 @@ def _very_many(seen: Surroundings) -> str:
 
 
 def _has_free_slot(job: Job, seen: Surroundings) -> bool:
-    """Do those who serve its queue hold less than they can run? By what the storage has, not by what they report.
-    Whatever they would have taken counts as held by them, also from queues that only their patterns fit."""
+    """Do the workers that serve its queue hold fewer jobs than they can run? This counts the jobs in the storage, not
+    in reports, including those from queues that match only their patterns."""
     serving = [worker for worker in _takers(_alive(seen), seen) if serves(worker, job.queue, [job.task])]
     theirs = (held for held in seen.held if any(serves(worker, held.queue, [held.task]) for worker in serving))
     return sum(held.number for held in theirs) < sum(worker.concurrency for worker in serving)
@@ -220,8 +220,8 @@ def _has_free_slot(job: Job, seen: Surroundings) -> bool:
 
 
 def _lost(job: Job, seen: Surroundings) -> str | None:
-    """That nobody holds it, or its worker has been silent for longer than its lease, and whether there is somebody to
-    take the job back."""
+    """Say that no worker holds it, or that its worker has been silent for longer than its lease, and whether a foreman
+    will take the job back; None if its worker is alive."""
     worker = next((each for each in seen.workers if each.id == job.owner), None)
     if job.owner is not None and (worker is None or _is_alive(worker, seen)):
         return None
@@ -231,7 +231,7 @@ def _lost(job: Job, seen: Surroundings) -> str | None:
     else:
         rest = "no foreman is there to take it back: `packhorse work` starts one"
     if worker is None:
-        return f"nobody holds it; {rest}"
+        return f"no worker holds it; {rest}"
     return f"its worker {job.owner} has been silent for {seen.span(seen.now - worker.beat_at)}; {rest}"
 
 
@@ -253,8 +253,8 @@ def _asked_to_stop(job: Job, seen: Surroundings) -> str:
 def still_running_text(
     job: Job, now: int, workers: Iterable[WorkerInfo], span: Callable[[int], str] = span_text
 ) -> str | None:
-    """That the last run of a job which has ended, or waits for its next try, was given up and may still go on: its
-    worker is among these."""
+    """Say that the last run of an aborted or retrying job was given up but may still continue, if its worker is among
+    these."""
     left = _goes_on(job) + (job.finished_at or job.updated_at) - now
     if job.state not in (State.ABORTED, State.RETRYING) or left <= 0:
         return None
@@ -265,12 +265,12 @@ def still_running_text(
 
 
 def _run_beside(job: Job, seen: Surroundings) -> str | None:
-    """As above; and of a job that shall run again, as long as that worker is there."""
-    if told := still_running_text(job, seen.now, seen.workers, seen.span):
-        return told
+    """The same, also for a job that will run again as long as that worker is there."""
+    if still_running := still_running_text(job, seen.now, seen.workers, seen.span):
+        return still_running
     worker = Failure.goes_on_in(job.error) if job.state in UNFINISHED else None
     if worker is not None and any(each.id == worker for each in _alive(seen)):
-        return f"its last run {_GIVEN_UP}, and it does not begin again while that goes on in worker {worker}"
+        return f"its last run {_GIVEN_UP}, and it does not start again while that run continues in worker {worker}"
     return None
 
 
@@ -329,15 +329,15 @@ def _moment(at: int) -> str:
     return f"{to_datetime(at):%Y-%m-%d %H:%M:%S} UTC"
 
 
-# --- what lies around a job -------------------------------------------------------------------------------------------
+# --- the surroundings of a job ----------------------------------------------------------------------------------------
 
 
 _LOOKED_AHEAD = 500
-"""Jobs that are counted before "very many" is said."""
+"""How many jobs are counted; beyond that the text says "very many"."""
 
 
 def look_around(storage: Storage, lease: int, job: Job) -> Surroundings:
-    """Of this moment; the job may move on meanwhile."""
+    """Read the surroundings as they are now; the job may change meanwhile."""
     if job.state is ABORTED:
         workers = storage.workers() if Failure.goes_on_in(job.error) else ()
         return Surroundings(storage.now(), lease, workers=workers, aborts=_aborts(storage, job.id))
@@ -362,7 +362,7 @@ def look_around(storage: Storage, lease: int, job: Job) -> Surroundings:
 
 
 def _aborts(storage: Storage, job_id: str) -> list[Event]:
-    """How its last life was ended: the events that say who wanted it."""
+    """The events of its last life that say who aborted it."""
     events = [event for kind in (Kind.ABORT_ASKED, Kind.ABORTED) for event in _latest(storage, job_id, kind)]
     begun = max((event.id for event in _latest(storage, job_id, Kind.RETRIED)), default=0)
     return [event for event in events if event.id > begun]

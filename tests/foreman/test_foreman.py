@@ -414,7 +414,7 @@ def test_nothing_survives_a_foreman_that_is_killed(start: Start, scratch: Path) 
 
 
 def boards_in(scratch: Path) -> list[Path]:
-    """All that is there but the signs of life, which the next foreman removes: `tests/test_local_liveness.py`."""
+    """All files but the signs of life. The next foreman removes those: `tests/monitor/test_local_liveness.py`."""
     return [path for path in scratch.iterdir() if not path.name.startswith("packhorse-foreman-")]
 
 

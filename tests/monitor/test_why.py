@@ -369,9 +369,11 @@ def test_a_job_whose_worker_is_silent_does_not_run(state: State):
 def test_a_job_that_nobody_holds_does_not_run(state: State):
     job = a_job(state, owner=None, started_at=NOW - MINUTE)
 
-    assert explain(job, seen()) == ("nobody holds it; no foreman is there to take it back: `packhorse work` starts one")
+    assert explain(job, seen()) == (
+        "no worker holds it; no foreman is there to take it back: `packhorse work` starts one"
+    )
     assert explain(job, seen(workers=[a_foreman()])) == (
-        "nobody holds it; the foreman mule:11 is about to take it back"
+        "no worker holds it; the foreman mule:11 is about to take it back"
     )
 
 
@@ -405,7 +407,7 @@ def test_one_that_shall_run_again_says_so_as_long_as_its_last_worker_is_there(st
     job = a_job(state, owner=owner, last_owner="ben", error=GIVEN_UP)
     ann, ben = a_worker("ann"), a_worker("ben")
 
-    beside = "; its last run did not end when asked, and it does not begin again while that goes on in worker ann"
+    beside = "; its last run did not end when asked, and it does not start again while that run continues in worker ann"
     assert explain(job, seen(workers=[ann, ben])).endswith(beside)
     assert "go on" not in explain(job, seen(workers=[ben]))
 

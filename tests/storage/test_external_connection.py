@@ -1,6 +1,6 @@
-"""Connections as their owners like them: whatever a caller has taught his driver, and however he works with it, a job
-is part of his transaction, and he finds the connection as he left it. What a transaction means for a job is in
-`tests/test_transactions.py`."""
+"""Connections as callers configure them: whatever a caller has set on the driver, a job is part of the caller's
+transaction, and the connection is unchanged afterwards. What a transaction means for a job is in
+`tests/client/test_transactions.py`."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_a_click_on_an_event_shows_the_job_as_it_was(web: TestClient, yard: Yard
     assert '"state": "running"' in then
     assert '"task": "resize"' in then
     assert '"state": "running"' in gone
-    assert re.search(r"nothing tells any more: [^<]*task", gone)
+    assert re.search(r"no longer known: [^<]*task", gone)
 
 
 @cases("number", ["0", "x", "-1", "9" * 30, "999999"])

@@ -943,7 +943,7 @@ def test_a_job_that_was_given_up_runs_again_when_the_worker_of_its_last_run_is_g
     assert ended.error is not None
     assert Failure.goes_on_in(ended.error) == "ann"
     assert (runs_before, waiting.attempts, waiting.last_owner) == (1, 1, "ben")
-    assert "it does not begin again while that goes on in worker ann" in why
+    assert "it does not start again while that run continues in worker ann" in why
     assert (again.state, len(runs)) == (COMPLETED, 2)
 
 

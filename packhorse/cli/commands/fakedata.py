@@ -93,10 +93,10 @@ KINDS = (
 _BY_NAME = {kind.name: kind for kind in KINDS}
 _QUEUES = {kind.queue: 1 for kind in KINDS if kind.name != "foobar"}
 _TRACE = """Traceback (most recent call last):
-  File "/usr/lib/python3/dist-packages/packhorse/worker/attempt.py", line 88, in run
-    result = self._call()
-  File "/usr/lib/python3/dist-packages/packhorse/middleware.py", line 61, in call
-    return inner()
+  File "/usr/lib/python3/dist-packages/packhorse/worker/attempt.py", line 62, in run
+    value = chain(context)
+  File "/usr/lib/python3/dist-packages/packhorse/worker/middleware.py", line 68, in call
+    return function(*args, **kwargs)
   File "/srv/shop/{file}", line {line}, in {name}
     {name}_or_raise(payload)
 {type}: {message}

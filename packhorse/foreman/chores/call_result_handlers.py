@@ -88,7 +88,7 @@ class CallResultHandlers:
             self._record_position()
         return is_more
 
-    # --- who tells ------------------------------------------------------------------------------------------------
+    # --- the caller -----------------------------------------------------------------------------------------------
 
     def _is_caller(self) -> bool:
         """Is this foreman the caller now? If not, it drops its position."""
@@ -118,7 +118,7 @@ class CallResultHandlers:
         found = self._storage.events(where, limit=_BATCH, newest_first=True)
         return len(found) == _BATCH or any(map(_is_of_foreign, found))
 
-    # --- how far it has come --------------------------------------------------------------------------------------
+    # --- its position ---------------------------------------------------------------------------------------------
 
     def _begin(self, now: int) -> None:
         """Continue from the last position of the app; the first caller starts with the events since it joined."""
@@ -158,7 +158,7 @@ class CallResultHandlers:
     def _last(self, where: EventFilter) -> int:
         return next((event.id for event in self._storage.events(where, limit=1, newest_first=True)), 0)
 
-    # --- telling --------------------------------------------------------------------------------------------------
+    # --- calling the handlers -------------------------------------------------------------------------------------
 
     def _handle(self, kinds: frozenset[Kind]) -> bool:
         """Handle the next ends of these kinds. Return whether there are more."""

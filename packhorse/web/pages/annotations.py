@@ -28,9 +28,9 @@ _LOOKS = {
 
 def annotated(charts: Sequence[Chart], events: Sequence[Event], queue: str | None = None) -> list[Chart]:
     """Add to each chart the events of its time. The chart of one queue leaves out the pauses of others."""
-    told = [event for event in events if event.kind in _LOOKS and queue in (None, event.queue or queue)]
-    same = {event.id for event in _same_version(told)}
-    flags = [_flag(event) for event in told if event.id not in same]
+    marked = [event for event in events if event.kind in _LOOKS and queue in (None, event.queue or queue)]
+    same = {event.id for event in _same_version(marked)}
+    flags = [_flag(event) for event in marked if event.id not in same]
     return [replace(chart, flags=_within(chart, flags)) for chart in charts]
 
 

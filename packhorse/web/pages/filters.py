@@ -123,8 +123,8 @@ def with_moment(text: str, at: int | None, now: int) -> Markup:
     found = _AGO.search(text) if at is not None else None
     if at is None or found is None:
         return escape(text)
-    told = "just now" if now - at < SECOND else f"{_short(now - at)} ago"
-    return escape(text[: found.start()]) + _time(at, told, "since") + text[found.end() :]
+    label = "just now" if now - at < SECOND else f"{_short(now - at)} ago"
+    return escape(text[: found.start()]) + _time(at, label, "since") + text[found.end() :]
 
 
 def with_commands(text: str) -> Markup:

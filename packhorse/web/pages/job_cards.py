@@ -134,11 +134,11 @@ class JobThen(NamedTuple):
 
 def then_of(event: Event) -> JobThen | None:
     """Return the job after this event, as JSON."""
-    told = object_fields(event)
-    if told is None:
+    fields = object_fields(event)
+    if fields is None:
         return None
-    unknown = told.pop("unknown", [])
-    text = msgspec.json.format(msgspec.json.encode(told), indent=2).decode()
+    unknown = fields.pop("unknown", [])
+    text = msgspec.json.format(msgspec.json.encode(fields), indent=2).decode()
     return JobThen(event.id, safe(text), unknown)
 
 
@@ -214,33 +214,33 @@ def _code_versions_of(call: Call, events: list[Event]) -> dict[str, str]:
     versions = _code_versions(call)
     if not versions or all(event.owner in versions for event in events if event.kind is Kind.STARTED):
         return versions
-    told = [each.began for each in call.reader.exited_workers() if each.began is not None]
-    gone = {event.owner: (event.data or {}).get("version") for event in told}
+    starts = [each.began for each in call.reader.exited_workers() if each.began is not None]
+    gone = {event.owner: (event.data or {}).get("version") for event in starts}
     return {owner: version for owner, version in gone.items() if owner and isinstance(version, str)} | versions
 
 
 def _code_version(call: Call, job: Job, failure: Failure | None) -> str | None:
     """The version that ran the job last, from its failure or its worker."""
-    told = failure.version if failure is not None and job.state not in HELD else None
-    return told or _code_versions(call).get(job.owner or job.last_owner or "")
+    from_failure = failure.version if failure is not None and job.state not in HELD else None
+    return from_failure or _code_versions(call).get(job.owner or job.last_owner or "")
 
 
 def _ran_on(call: Call, job: Job) -> list[str]:
     """The versions of its worker if it is still there; else those of the web."""
     worker = _worker(call, job.owner or job.last_owner)
-    told = worker.info if worker is not None else {}
-    packhorse = f"Packhorse {told['version']}" if "version" in told else f"Packhorse {__version__} (of the web)"
-    return [packhorse, *([f"Python {told['python']}"] if "python" in told else [])]
+    facts = worker.info if worker is not None else {}
+    packhorse = f"Packhorse {facts['version']}" if "version" in facts else f"Packhorse {__version__} (of the web)"
+    return [packhorse, *([f"Python {facts['python']}"] if "python" in facts else [])]
 
 
 def _stood(seen: JobView) -> tuple[int, list[Piece]] | None:
     """The stack of this attempt that an operator last asked its worker for, and its time."""
     worker, job = seen.worker, seen.job
-    told = stacks_of(worker) if worker is not None and job.state in HELD else None
-    found = told.of_job(job.id) if told else None
-    if worker is None or told is None or found is None or stood_at(worker, told) < (job.started_at or 0):
+    reported = stacks_of(worker) if worker is not None and job.state in HELD else None
+    found = reported.of_job(job.id) if reported else None
+    if worker is None or reported is None or found is None or stood_at(worker, reported) < (job.started_at or 0):
         return None
-    return stood_at(worker, told), pieces_of(found.text)
+    return stood_at(worker, reported), pieces_of(found.text)
 
 
 def _last_lines(call: Call, id: str, level: LogLevel) -> tuple[list[LogLine], int, int]:

@@ -220,17 +220,17 @@ def worker(call: Call, request: PageRequest, id: str) -> PageResponse:
 
 
 def _stood(call: Call, info: WorkerInfo, held: dict[str | None, list[Job]], now: int) -> StackDump:
-    told = stacks_of(info)
+    reported = stacks_of(info)
     return StackDump(
         _process(call, info, held, now),
-        stood_at(info, told) if told else None,
-        [(stack, pieces_of(stack.text)) for stack in told.items] if told else [],
+        stood_at(info, reported) if reported else None,
+        [(stack, pieces_of(stack.text)) for stack in reported.items] if reported else [],
     )
 
 
-def stood_at(info: WorkerInfo, told: Stacks) -> int:
+def stood_at(info: WorkerInfo, reported: Stacks) -> int:
     """Return when the worker took the stacks, by the storage's clock."""
-    return info.beat_at - round(told.age_s * SECOND)
+    return info.beat_at - round(reported.age_s * SECOND)
 
 
 def may_order(call: Call) -> bool:

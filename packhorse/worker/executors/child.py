@@ -1,7 +1,7 @@
 """A child process: runs isolated jobs one after another, and sends the worker their log lines and outcomes.
 
 The job runs in the child's main thread, so that a signal reaches it; a second thread listens for "stop". The messages
-are JSON, one to a line. A child that was told to stop gets no further job. Before the next job begins, the child kills
+are JSON, one to a line. A child that was asked to stop gets no further job. Before the next job begins, the child kills
 and reaps whatever processes the last one has left behind.
 """
 
@@ -71,7 +71,7 @@ class _ChannelLink:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self.runs = False  # a plain job runs: SIGTERM may interrupt it
-        self.stops = False  # the job was told to stop
+        self.stops = False  # the job was asked to stop
         self.worker_stops = False  # check-ins say "stop"; the job may continue
         self.coroutine: Any = None  # of an async job
 
@@ -131,7 +131,7 @@ def _run_plain(job: Job, task: RegisteredTask, chain: Chain, link: _ChannelLink,
     def interruptible(context: JobContext) -> Any:
         try:
             link.runs = True
-            if link.stops:  # it was told to stop before it began
+            if link.stops:  # it was asked to stop before it began
                 raise StopNow(_STOPPED)
             return chain(context)
         finally:
