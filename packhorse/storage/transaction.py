@@ -176,7 +176,11 @@ class Transaction(Protocol):
         ...
 
     def subscribe(self, job_id: str, client_id: str) -> None:
-        """The client wants the outcome of this job. Raise `ClientNotFound` if it is unknown; do not lock it."""
+        """The client wants the outcome of this job. Raise `ClientNotFound` if it is unknown.
+
+        The client cannot be deleted before the commit: its row is locked, or compared at the commit. A deletion waits
+        for that lock. Several transactions may subscribe one client at a time. MySQL locks nothing in a caller's
+        transaction."""
         ...
 
     def unsubscribe(self, job_id: str, client_id: str) -> None:

@@ -10,7 +10,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -43,8 +43,10 @@ from packhorse.storage import open_storage
 from packhorse.storage.contract import Storage
 from packhorse.storage.mysql import MySQL
 from packhorse.storage.mysql.connection import MySQLConnection
+from packhorse.storage.mysql.transaction import MySQLTransaction
 from packhorse.storage.postgres import Postgres
-from packhorse.storage.records import Filter, WorkerInfo
+from packhorse.storage.postgres.transaction import PostgresTransaction
+from packhorse.storage.records import ClientInfo, Filter, WorkerInfo
 from packhorse.storage.sql.transaction import SQLTransaction
 from tests import mysql_server
 from tests.children import PATIENCE, forked, in_child, until
@@ -459,6 +461,50 @@ def test_events_about_a_worker_do_not_wait_for_its_row(storage: Postgres | MySQL
 
     for call in (lambda: storage.record_stat("ann", {}), lambda: storage.order("ann", order)):
         assert not waits_for_row(storage, "worker", "ann", call)
+
+
+def test_a_client_that_leaves_while_it_is_subscribed_leaves_no_subscription(
+    storage: Postgres | MySQL, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage.join_client(ClientInfo("shop"))
+    neighbour = served_storage(url)
+    kind = PostgresTransaction if isinstance(storage, Postgres) else MySQLTransaction
+    execute: Any = kind.execute
+    left: list[Future[bool]] = []
+
+    def execute_after_leave(tx: Any, sql: str, values: Any = ()) -> Any:
+        if sql == storage._sql["add_subscriber"]:
+            left.append(pool.submit(neighbour.leave_client, "shop"))
+            until(lambda: left[0].done() or has_waiters(observer), "the client leaves or waits for a lock")
+        return execute(tx, sql, values)
+
+    monkeypatch.setattr(kind, "execute", execute_after_leave)
+    with storage._db.unprepared() as observer, ThreadPoolExecutor(1) as pool:
+        storage.enqueue([new_job("a", subscriber="shop")])
+        assert left[0].result(PATIENCE)
+
+    assert storage.clients() == []
+    assert storage.subscribers("a") == []
+    neighbour.close()
+
+
+def test_two_rescues_at_a_time_do_not_share_the_queues_of_unowned_jobs(
+    storage: Postgres | MySQL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = take(storage, add(storage), "ann")
+    with storage._db.unprepared() as connection:
+        connection.execute(f"UPDATE {storage._dialect.prefix}job SET owner = NULL WHERE id = '{job.id}'")
+    write = storage._db.write
+
+    def write_after_another_rescue(name: str, work: Any) -> Any:
+        monkeypatch.setattr(storage._db, "write", write)
+        assert storage.rescue(lease=LEASE, why="silence") == []
+        return write(name, work)
+
+    monkeypatch.setattr(storage._db, "write", write_after_another_rescue)
+    rescued = storage.rescue(lease=LEASE, why="silence")
+
+    assert [each.job_id for each in rescued] == [job.id]
 
 
 # --- forked children --------------------------------------------------------------------------------------------------

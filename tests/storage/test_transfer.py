@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from packhorse.core.errors import StorageClosed
+from packhorse.storage import transfer
 from packhorse.storage.contract import Storage
 from packhorse.storage.transfer import Move, Stage, closed, may_go_on, quiet_answer
 from tests.system.sample_storage import ONLY_READING
@@ -30,6 +31,18 @@ def test_only_these_calls_go_on_while_a_storage_is_copied(stage: Stage) -> None:
     going = {name for name in OPERATIONS - ONLY_READING if told(stage, name) == "goes on"}
 
     assert going - {"enqueue_within", "wait_and_reserve"} == GOES_ON  # which ask by the names of enqueue and reserve
+
+
+def test_the_lists_of_calls_name_operations_of_the_contract() -> None:
+    """A call that was renamed in the contract only would go on while its storage is copied."""
+    named = {
+        *transfer._REFUSED,
+        *transfer._QUIET,
+        *transfer._REFUSED_WHEN_CLOSING,
+        *transfer._QUIET_WHEN_CLOSING,
+    }
+
+    assert named - OPERATIONS == {"prune_part"}  # a step of `prune` in Redis
 
 
 def test_while_it_closes_only_new_jobs_are_refused() -> None:

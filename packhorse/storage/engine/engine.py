@@ -161,8 +161,6 @@ class Engine(Storage, Generic[T]):
     ) -> list[Rescued]:
         # Counted from the call: while `_write` waits for a lock, workers cannot beat and would all seem silent.
         called_at = self.now() if at is None else at
-        if not self._may_have_lost(called_at, lease):
-            return []
         return self._write("rescue", lambda tx: workers.rescue(tx, lease, why, recovered, limit, called_at))
 
     def rescue_owner(
@@ -187,12 +185,8 @@ class Engine(Storage, Generic[T]):
     def roll_up(self) -> None:
         self._write("roll_up", lambda tx: maintenance.roll_up(_full(tx)))
 
-    def _may_have_lost(self, called_at: int, lease: int) -> bool:
-        """Return whether `rescue` may find anything. A storage overrides this where one read saves a transaction."""
-        return True
-
     def _may_have_old(self, keep: Retention, now: int) -> bool:
-        """Return whether `prune` may find anything, as `_may_have_lost`."""
+        """Return whether `prune` may find anything. A storage overrides this where one read saves a transaction."""
         return True
 
     # --- schedules ----------------------------------------------------------------------------------------------------

@@ -142,6 +142,13 @@ class MySQLTransaction(ServerTransaction):
         if keys:
             self.execute(self._sql["lock_keys"], ([(key,) for key in sorted(keys)],))
 
+    # --- clients --------------------------------------------------------------------------------------------------
+
+    def _client_exists(self, client_id: str) -> bool:
+        if self.read_outside is None:
+            return super()._client_exists(client_id)
+        return self.execute(self._sql["client_exists_unlocked"], (client_id,)).fetchone() is not None
+
     # --- names ----------------------------------------------------------------------------------------------------
 
     def know(self, queues: Collection[str], tasks: Mapping[str, str] = {}) -> None:

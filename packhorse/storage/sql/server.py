@@ -136,8 +136,7 @@ class ServerStorage(SQLStorage):
         except LostRaceError:
             return self._enqueue(tx, jobs)
 
-    # --- maintenance: a read before the transaction, because there is mostly nothing to do
-    # -----------------------------
+    # --- maintenance: mostly there is nothing to do, and a read before the transaction shows that ---------------------
 
     def _has_lost(self, called_at: int, lease: int) -> bool:
         return bool(self._db.read("rescue", self._sql["has_lost"], (called_at, called_at, lease))[0][0])

@@ -19,7 +19,7 @@ from packhorse.core.fair_share import FairShare
 from packhorse.core.job import QUEUED, Job, Reason, State, Token
 from packhorse.storage.broken_records import facts_in
 from packhorse.storage.contract import BATCH
-from packhorse.storage.engine import Engine, maintenance
+from packhorse.storage.engine import Engine, maintenance, workers
 from packhorse.storage.records import (
     AbortRequest,
     ClientInfo,
@@ -32,6 +32,7 @@ from packhorse.storage.records import (
     Point,
     PollResult,
     QueueInfo,
+    Rescued,
     ScheduleInfo,
     Span,
     Tally,
@@ -88,11 +89,26 @@ class SQLStorage(Engine[SQLTransaction]):
         """The value that statements take as the time."""
         return self.now()
 
-    def _may_have_lost(self, called_at: int, lease: int) -> bool:
+    def rescue(
+        self, *, lease: int, why: str, recovered: bool = False, limit: int = 500, at: int | None = None
+    ) -> list[Rescued]:
+        """With a look for unowned jobs now and then, and without a transaction if there is nothing to rescue."""
+        called_at = self.now() if at is None else at
+        queues = self._unowned_queues()
+        if not queues and not self._has_lost(called_at, lease):
+            return []
+
+        def work(tx: SQLTransaction) -> list[Rescued]:
+            tx.unowned_queues = queues
+            return workers.rescue(tx, lease, why, recovered, limit, called_at)
+
+        return self._write("rescue", work)
+
+    def _unowned_queues(self) -> list[str]:
+        """Return the queues that may have jobs without an owner."""
         unowned = self._shared.unowned
         rows = self._db.read("rescue", self._sql["unowned_queues"]) if unowned.is_time() else []
-        self._shared.unowned_queues = unowned.worth_a_look(queue for (queue,) in rows)
-        return bool(self._shared.unowned_queues) or self._has_lost(called_at, lease)
+        return unowned.worth_a_look(queue for (queue,) in rows)
 
     def _has_lost(self, called_at: int, lease: int) -> bool:
         """Whether a worker is silent, or holds jobs and is unknown. A read that saves most transactions, where these

@@ -132,7 +132,6 @@ class Shared:
         self.dialect = dialect
         self.names = KnownNames()
         self.unowned = UnownedSearch()
-        self.unowned_queues: list[str] = []  # those that the next `rescue` looks through
 
 
 def place_of(job: Job) -> Place:
@@ -149,7 +148,8 @@ class SQLTransaction(ABC):
     """One operation on an SQL database."""
 
     __slots__ = (
-        "_jobs", "_shared", "_sql", "causes", "mark", "measures", "names", "now", "read_outside", "tallies", "wakes",
+        "_jobs", "_shared", "_sql", "causes", "mark", "measures", "names", "now", "read_outside", "tallies",
+        "unowned_queues", "wakes",
     )  # fmt: skip
 
     execute: Callable[..., Cursor]
@@ -163,6 +163,7 @@ class SQLTransaction(ABC):
         self.causes: dict[tuple[str, str], int] = {}  # cause and task of what failed -> how often
         self.names: list[tuple[str, str]] = []  # tasks and queues that this transaction has written
         self.wakes = False
+        self.unowned_queues: Sequence[str] = ()  # those that `unowned_jobs` looks through
         # Set in a caller's transaction: reads jobs on a connection of our own.
         self.read_outside: Callable[[Sequence[str]], list[Job]] | None = None
         self._shared = shared
@@ -359,7 +360,7 @@ class SQLTransaction(ABC):
 
     def unowned_jobs(self, limit: int) -> list[Job]:
         found: list[Job] = []
-        for queue in self._shared.unowned_queues:
+        for queue in self.unowned_queues:
             rows = self.execute(self._sql["unowned_jobs"], (queue, limit)).fetchall()
             self._shared.unowned.found(queue, len(rows))
             found += [job_of(row) for row in rows]
@@ -445,9 +446,12 @@ class SQLTransaction(ABC):
         return [row[0] for row in self.execute(self._sql["silent_clients"], (before, limit)).fetchall()]
 
     def subscribe(self, job_id: str, client_id: str) -> None:
-        if self.execute(self._sql["client_exists"], (client_id,)).fetchone() is None:
+        if not self._client_exists(client_id):
             raise ClientNotFound(client_id)
         self.execute(self._sql["add_subscriber"], (job_id, client_id))
+
+    def _client_exists(self, client_id: str) -> bool:
+        return self.execute(self._sql["client_exists"], (client_id,)).fetchone() is not None
 
     def unsubscribe(self, job_id: str, client_id: str) -> None:
         self.execute(self._sql["delete_subscriber"], (job_id, client_id))

@@ -19,9 +19,18 @@ from packhorse.core.job import Job, NewJob, Token
 from packhorse.core.outcome import Outcome, Verdict
 from packhorse.storage.after_commit import when_committed
 from packhorse.storage.contract import OTHER_QUEUES
-from packhorse.storage.records import Enqueued, EventFilter, Health, Migration, OperationSums, PollResult
+from packhorse.storage.records import (
+    Enqueued,
+    EventFilter,
+    Health,
+    HeartbeatReply,
+    Migration,
+    OperationSums,
+    PollResult,
+)
 from packhorse.storage.sql.lists import Index, JobLists
-from packhorse.storage.sql.storage import SQLStorage
+from packhorse.storage.sql.rows import to_json
+from packhorse.storage.sql.storage import SQLStorage, abort_request_of
 from packhorse.storage.sql.transaction import Shared
 from packhorse.storage.sqlite import filesystem, schema
 from packhorse.storage.sqlite.database import Database, Options
@@ -141,6 +150,23 @@ class SQLite(SQLStorage):
         self, outcomes: Sequence[Outcome], owner: str, queues: Mapping[str, int], limit: int
     ) -> tuple[list[Verdict], list[Job]]:
         return self._hot_path.finish_and_reserve(outcomes, owner, queues, limit)
+
+    # --- workers --------------------------------------------------------------------------------------------------
+
+    def heartbeat(self, reports: Mapping[str, Mapping[str, Any]]) -> HeartbeatReply:
+        """Without reading the records, and with the abort requests of the same moment: every foreman calls this every
+        few seconds."""
+
+        def work(tx: SQLiteTransaction) -> HeartbeatReply:
+            unknown = [
+                owner
+                for owner, report in reports.items()
+                if tx.execute(SQL["beat"], (tx.now, to_json(report), owner)).rowcount == 0
+            ]
+            rows = tx.execute(SQL["jobs_to_stop"], (to_json(list(reports)),)).fetchall()
+            return HeartbeatReply(tx.now, unknown, [abort_request_of(row) for row in rows])
+
+        return self._write("beat", work)
 
     # --- a caller's transaction ---------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sqlite3
@@ -352,3 +353,18 @@ def _jobs_without_the_log(path: Path, copy: Path) -> int | None:
     finally:
         connection.close()
     return number
+
+
+# --- heartbeats -----------------------------------------------------------------------------------------------------
+
+
+def test_a_heartbeat_leaves_the_rest_of_the_record_as_it_is(storage: SQLite, path: Path) -> None:
+    """Even where the record cannot be decoded: an operator may still want to see it."""
+    join(storage, "ann")
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("""UPDATE packhorse_worker SET info = '{"a": broken'""")
+        reply = storage.heartbeat({"ann": {"running": 2}, "nobody": {}})
+        row = connection.execute("SELECT info, report, beat_at FROM packhorse_worker").fetchone()
+
+    assert row == ('{"a": broken', '{"running":2}', reply.now)
+    assert reply.unknown == ["nobody"]

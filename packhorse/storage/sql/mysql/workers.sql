@@ -48,6 +48,11 @@ ORDER BY seq
 SELECT id, name, info, joined_at, beat_at FROM {schema}.packhorse_client WHERE id IN ($1*) ORDER BY id FOR UPDATE
 
 -- name: client_exists
+-- The client stays until the end of this transaction.
+SELECT 1 FROM {schema}.packhorse_client WHERE id = $1 LOCK IN SHARE MODE
+
+-- name: client_exists_unlocked
+-- For a caller's transaction: it may last, and the client's signs of life would wait for it.
 SELECT 1 FROM {schema}.packhorse_client WHERE id = $1
 
 -- name: put_client

@@ -51,10 +51,11 @@ WHERE owner = ANY (ARRAY(SELECT json_array_elements_text($1::json))) AND abort_a
 ORDER BY seq + 0 -- the sum keeps the server from walking over all jobs in order
 
 -- name: lock_clients
-SELECT id, name, info, joined_at, beat_at FROM {schema}.packhorse_client WHERE id = ANY (ARRAY(SELECT json_array_elements_text($1::json))) ORDER BY id FOR UPDATE
+SELECT id, name, info, joined_at, beat_at FROM {schema}.packhorse_client WHERE id = ANY (ARRAY(SELECT json_array_elements_text($1::json))) ORDER BY id FOR NO KEY UPDATE
 
 -- name: client_exists
-SELECT 1 FROM {schema}.packhorse_client WHERE id = $1
+-- The client stays until the end of this transaction; its signs of life do not wait.
+SELECT 1 FROM {schema}.packhorse_client WHERE id = $1 FOR KEY SHARE
 
 -- name: put_client
 INSERT INTO {schema}.packhorse_client (id, name, info, joined_at, beat_at) VALUES ($1, $2, $3, $4, $5)

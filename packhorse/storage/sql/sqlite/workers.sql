@@ -20,6 +20,9 @@ FROM packhorse_worker WHERE id = ?
 SELECT id, subject, foreman, host, pid, queues, concurrency, info, report, joined_at, beat_at
 FROM packhorse_worker ORDER BY joined_at, id
 
+-- name: beat
+UPDATE packhorse_worker SET beat_at = ?, report = ? WHERE id = ?
+
 -- name: jobs_to_stop
 SELECT id, owner, fence, abort_reason FROM packhorse_job
 WHERE owner IN (SELECT value FROM json_each(?)) AND abort_at IS NOT NULL
