@@ -92,7 +92,7 @@ class Task(Generic[P, R]):
         return NewCall(self._template.fill(args, kwargs), self._has_own_id)
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """Make a job of this call, for a worker to run.
+        """Enqueue a job that makes this call.
 
         Raises BadArguments if the arguments do not fit the function and its type hints or cannot become JSON,
         PayloadTooLarge, and NotUnique if the task is unique and rejects duplicates.

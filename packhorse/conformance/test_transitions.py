@@ -213,7 +213,9 @@ def _priority_changes(state: State) -> Iterator[Case]:
 
 
 def _queue_changes(state: State) -> Iterator[Case]:
-    yield _steering(Operation.SET_QUEUE, state, state, lambda job, now: transitions.requeued(job, "slow", now, "olga"))
+    yield _steering(
+        Operation.SET_QUEUE, state, state, lambda job, now: transitions.moved_to_queue(job, "slow", now, "olga")
+    )
 
 
 def _delete(storage: Storage, job: Job) -> None:

@@ -315,6 +315,19 @@ class Operation(StrEnum):
     DELETE = "delete"
 
 
+OPERATOR_ACTIONS = frozenset(
+    {
+        Operation.ABORT,
+        Operation.FORCE_START,
+        Operation.SET_PRIORITY,
+        Operation.SET_QUEUE,
+        Operation.RETRY,
+        Operation.DELETE,
+    }
+)
+"""What operators do to jobs. Each has a call of its name in the contract."""
+
+
 class Change(msgspec.Struct, frozen=True):
     """One row of the table of legal changes. `target` None means removed; with several targets, the job decides."""
 

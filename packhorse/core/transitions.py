@@ -322,7 +322,9 @@ def reprioritised(job: Job, priority: int, now: int, by: str | None) -> Transiti
     return Transition(job, [_event(job, Kind.PRIORITY_CHANGED, now, **facts)])
 
 
-def requeued(job: Job, queue: str, now: int, by: str | None, options: Mapping[str, Any] | None = None) -> Transition:
+def moved_to_queue(
+    job: Job, queue: str, now: int, by: str | None, options: Mapping[str, Any] | None = None
+) -> Transition:
     """Another queue, in which it stands by its rank and its age, and other options. A job that is in that queue and has
     these options stays as it is."""
     fields = {name: value for name, value in (options or {}).items() if getattr(job, name) != value}

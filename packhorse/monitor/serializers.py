@@ -229,9 +229,9 @@ def log_fields(line: LogLine) -> LogFields:
     return LogFields(line.message, line.kind, line.level, iso(line.at), line.attempt, line.id)
 
 
-class SteeredFields(msgspec.Struct):
-    """The answer to steering one job; `state` is the state it is in now. `stale`: it had changed since it was seen, and
-    was left alone. `requested`: it was in a worker's hands and was asked to stop; it ends as aborted, unless it
+class ActionFields(msgspec.Struct):
+    """The result of an action on one job; `state` is its state now. `stale`: the job had changed since the operator saw
+    it, and was skipped. `requested`: a worker holds it and was asked to stop it; it ends as aborted, unless it
     completes first."""
 
     id: str
@@ -242,11 +242,10 @@ class SteeredFields(msgspec.Struct):
     requested: bool
 
 
-def steered_fields(operation: Operation, answer: ActionResult) -> SteeredFields:
-    """The answer to steering one job. An abort is only certain once the job is aborted: one that a worker holds may
-    complete before it hears of it."""
+def action_fields(operation: Operation, answer: ActionResult) -> ActionFields:
+    """The result of an action on one job. A job that a worker holds may complete before the abort reaches it."""
     requested = operation is Operation.ABORT and answer.changed and answer.state is not ABORTED
-    return SteeredFields(answer.job_id, answer.changed, answer.state, answer.conflict, answer.stale, requested)
+    return ActionFields(answer.job_id, answer.changed, answer.state, answer.conflict, answer.stale, requested)
 
 
 # --- queues, tasks, schedules -----------------------------------------------------------------------------------------

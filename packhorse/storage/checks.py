@@ -24,7 +24,16 @@ from packhorse.core.clock import END, LATEST, LONGEST
 from packhorse.core.codec import DEPTH_LIMIT, is_too_deep
 from packhorse.core.errors import BadValue
 from packhorse.core.event import Kind, Subject, known_kind
-from packhorse.core.job import HIGHEST_PRIORITY, LOWEST_PRIORITY, OF_TASK, RANKS, SETTLED_LATER, NewJob, Token
+from packhorse.core.job import (
+    HIGHEST_PRIORITY,
+    LOWEST_PRIORITY,
+    OF_TASK,
+    OPERATOR_ACTIONS,
+    RANKS,
+    SETTLED_LATER,
+    NewJob,
+    Token,
+)
 from packhorse.core.outcome import Completed, Outcome
 from packhorse.core.retry import Backoff
 from packhorse.core.task import HEAVIEST, MOST_ATTEMPTS, MOST_HALTS
@@ -497,11 +506,11 @@ def _anything(value: Any) -> None:
 
 # --- before a call ----------------------------------------------------------------------------------------------------
 
-WRITES = frozenset(
+WRITES: frozenset[str] = frozenset(
     {
         "enqueue", "enqueue_within", "announce",
         "reserve", "wait_and_reserve", "start", "finish", "finish_and_reserve", "release", "check_in", "append_log",
-        "abort", "force_start", "set_priority", "retry", "delete", "set_queue", "pause", "resume",
+        *OPERATOR_ACTIONS, "pause", "resume",
         "promote", "expire", "rescue", "rescue_owner", "prune",
         "put_schedules", "tick", "pause_schedule", "record_operator_event", "remove_schedule",
         "join", "heartbeat", "leave", "record_stat", "order", "join_client", "leave_client", "subscribe", "acknowledge",

@@ -12,7 +12,7 @@ import msgspec
 
 from packhorse.core.errors import StorageClosed
 from packhorse.core.event import Event
-from packhorse.core.job import Job
+from packhorse.core.job import OPERATOR_ACTIONS, Job
 from packhorse.core.outcome import Verdict
 from packhorse.storage.records import (
     BY_AGE,
@@ -77,9 +77,9 @@ _QUIET: dict[str, Any] = {
 
 _QUIET_WHEN_CLOSING = frozenset({"reserve", "tick"})
 _REFUSED_WHEN_CLOSING = frozenset({"enqueue"})
-_REFUSED = frozenset(
+_REFUSED: frozenset[str] = frozenset(
     {
-        "enqueue", "abort", "force_start", "set_priority", "set_queue", "retry", "delete", "pause", "resume",
+        *OPERATOR_ACTIONS, "enqueue", "pause", "resume",
         "put_schedules", "pause_schedule", "record_operator_event", "remove_schedule", "announce", "join",
         "join_client", "leave_client", "subscribe", "acknowledge", "silence_failure", "prune_part",
     }

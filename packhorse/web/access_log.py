@@ -1,7 +1,7 @@
-"""The access log: a line for each request, and on the level debug the request and its answer, without secrets.
+"""The access log: a line for each request, and on level debug the request and its response, without secrets.
 
-The logger is `packhorse.web.access`. Never written down are tokens, cookies and what is sent to the login page; values
-in bodies are masked by their names, as they are in pages, also in the arguments that workers elsewhere are told.
+The logger is `packhorse.web.access`. It never writes tokens, cookies, or what is sent to the login page. It masks
+values in bodies by their names, as the pages do, also in the arguments that remote workers receive.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ class AccessLog:
         try:
             await self._app(scope, exchange.receive if exchange.keeps else receive, exchange.send)
         finally:
-            self._tell(exchange)
-            if exchange.keeps:  # which names are hidden, the storage may have to be asked
-                await run_in_threadpool(self._tell_all, exchange)
+            self._log(exchange)
+            if exchange.keeps:  # reads the hidden names from the storage
+                await run_in_threadpool(self._log_bodies, exchange)
 
-    def _tell(self, exchange: _Exchange) -> None:
+    def _log(self, exchange: _Exchange) -> None:
         scope = exchange.scope
         facts = {
             "client": (scope.get("client") or ("-",))[0],
             "operator": getattr(scope.get("state", {}).get("operator"), "name", "-"),
             "request": f"{scope['method']} {self._address(scope)}",
-            "status": exchange.status or "-",  # nobody was left to be answered
+            "status": exchange.status or "-",  # the client disconnected first
             "size": exchange.answered.size,
             "ms": round(1_000 * (time.monotonic() - exchange.began_at), 1),
         }
@@ -67,22 +67,22 @@ class AccessLog:
         words = without_secrets(unquote(query.replace("+", " ")), self._names)
         return _text(f"{path}?{words}" if query else path)
 
-    def _tell_all(self, exchange: _Exchange) -> None:
+    def _log_bodies(self, exchange: _Exchange) -> None:
         try:
             names = self._redaction.names_of_any()
-        except StorageError:  # then what tasks hide is not known, and no body is told
+        except StorageError:  # the hidden names are unknown, so log no body
             names = None
-        self._tell_part("request", exchange, exchange.asked, exchange.scope["headers"], names)
-        self._tell_part("answer", exchange, exchange.answered, exchange.headers, names)
+        self._log_part("request", exchange, exchange.asked, exchange.scope["headers"], names)
+        self._log_part("answer", exchange, exchange.answered, exchange.headers, names)
 
-    def _tell_part(
+    def _log_part(
         self, name: str, exchange: _Exchange, body: _Kept, headers: Iterable[tuple[bytes, bytes]], names: Names | None
     ) -> None:
-        told = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in headers}
+        pairs = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in headers}
         shown = " ".join(
-            f"{key}={MASK if key in _SECRET_HEADERS else json.dumps(_text(value))}" for key, value in told.items()
+            f"{key}={MASK if key in _SECRET_HEADERS else json.dumps(_text(value))}" for key, value in pairs.items()
         )
-        log.debug("%s: %s | %s", name, shown, self._body(exchange, body, told.get("content-type", ""), names))
+        log.debug("%s: %s | %s", name, shown, self._body(exchange, body, pairs.get("content-type", ""), names))
 
     def _body(self, exchange: _Exchange, body: _Kept, kind: str, names: Names | None) -> str:
         if not body.size:

@@ -1,8 +1,8 @@
-"""The connections of a server: which of them ask for nothing, how long they may, and who goes first when there are too
-many. A connection with a whole request in hand is never closed from here.
+"""The connections of a server: which of them are idle, for how long they may be, and which the server closes first when
+there are too many. It never closes a connection whose whole request it has received.
 
-uvicorn hangs up on whoever is silent after an answer. It would wait for ever for one that never asks, or that begins to
-ask and goes no further; a few hundred of these would be all that a process may have open.
+uvicorn closes a connection that is idle after a response. It has no limit for one that never sends a request, or sends
+only part of one: a few hundred of these would use up all the files that a process may open.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ else:  # the fastest that is installed
 log = logging.getLogger("packhorse.web")
 
 HEAD = 10.0
-"""Seconds in which the whole head of a request must be there, from the first moment or from the answer before it."""
+"""Seconds for the whole head of a request, from the start of the connection or from the response before."""
 FAREWELL = 30.0
-"""Seconds for which somebody may read the end of an answer after we have hung up."""
+"""Seconds in which a client may read the end of a response after the server has closed the connection."""
 MOST = 4_000
 """Connections at once. Each holds some ten kilobytes."""
 _FILES = 8_192
-"""Files that a server wants to have open; a process may often have but a thousand, unless it asks for more."""
+"""Open files that a server asks for; the default limit of a process is often only a thousand."""
 _SPARE = 1_024
-"""Of these, for the storage: who sleeps may need three. Also for those who come in one go, before any is looked at."""
+"""Files left for the storage (a waiting call may need three) and for bursts of new connections."""
 _WARN_EVERY = 60.0
 
 
 def allow_files() -> int:
-    """How many files this process may have open, after it has asked for as many as it wants."""
+    """Raise the limit of open files if the system allows it, and return the limit."""
     try:
         import resource
     except ImportError:  # other systems have no such limit
@@ -52,83 +52,85 @@ def allow_files() -> int:
 
 
 class Connections:
-    """All that are open at one server. Used in its loop only."""
+    """The open connections of one server. Used only in its event loop."""
 
     def __init__(self, most: int = MOST, now: Callable[[], float] = time.monotonic) -> None:
         self._most = most
         self._now = now
         self._highest = _FILES - _SPARE
         self._open: set[Connection] = set()
-        # Those without a request in hand, since when; the longest first. Strangers showed no token, the last time.
-        self._strangers: dict[Connection, float] = {}
-        self._known: dict[Connection, float] = {}
-        self._sending: dict[Connection, float] = {}  # a request whose body has not come yet; since when
-        self._leaving: dict[Connection, float] = {}  # we have hung up on them; since when
+        # Idle connections and since when, the oldest first. Anonymous: without a valid token in the last request.
+        self._idle_anonymous: dict[Connection, float] = {}
+        self._idle_signed_in: dict[Connection, float] = {}
+        self._sending: dict[Connection, float] = {}  # the body of the request is incomplete; since when
+        self._closing: dict[Connection, float] = {}  # closed here, not yet by the client; since when
         self._warned_at = float("-inf")
 
-    def bear(self, files: int) -> None:
-        """So many files may be open in this process."""
+    def set_file_limit(self, files: int) -> None:
+        """Set how many files this process may open."""
         self._highest = files - min(_SPARE, files // 4)
 
-    def came(self, connection: Connection, number: int) -> None:
-        """A connection is there; its number is that of its file, the lowest that was free."""
+    def opened(self, connection: Connection, number: int) -> None:
+        """A connection was opened; `number` is its file descriptor, the lowest that was free."""
         self._open.add(connection)
-        self.waits(connection)
+        self.idle(connection)
         if len(self._open) > self._most or number >= self._highest:
-            self._make_room(connection)
+            self._abort_idle(connection)
 
-    def asks(self, connection: Connection) -> None:
-        """It has a request in hand, whole."""
-        self._strangers.pop(connection, None)
-        self._known.pop(connection, None)
+    def received(self, connection: Connection) -> None:
+        """Its whole request was received."""
+        self._idle_anonymous.pop(connection, None)
+        self._idle_signed_in.pop(connection, None)
         self._sending.pop(connection, None)
 
-    def sends(self, connection: Connection) -> None:
-        """It has begun a request, whose body comes. The gate waits for that only so long."""
+    def receiving(self, connection: Connection) -> None:
+        """It sends the body of a request, for which the middleware waits a limited time."""
         since = self._sending.get(connection, self._now())
-        self.asks(connection)
+        self.received(connection)
         self._sending[connection] = since
 
-    def waits(self, connection: Connection) -> None:
-        """It has none, from now on."""
-        self.asks(connection)
-        (self._known if connection.is_known else self._strangers)[connection] = self._now()
+    def idle(self, connection: Connection) -> None:
+        """It has no request: it is idle from now on."""
+        self.received(connection)
+        (self._idle_signed_in if connection.is_known else self._idle_anonymous)[connection] = self._now()
 
-    def went(self, connection: Connection) -> None:
-        """It is closed."""
+    def closed(self, connection: Connection) -> None:
+        """It was closed."""
         self._open.discard(connection)
-        self._leaving.pop(connection, None)
-        self.asks(connection)
+        self._closing.pop(connection, None)
+        self.received(connection)
 
     def close_overdue(self) -> None:
-        """Hang up on those that did not ask in time, and be rid of those that do not let us."""
+        """Close the connections that sent no request in time, and abort those that stay open after that."""
         now = self._now()
-        for waiting in (self._strangers, self._known):
+        for waiting in (self._idle_anonymous, self._idle_signed_in):
             for connection in _since(waiting, now - HEAD):
-                self.asks(connection)
-                self._leaving[connection] = now
+                self.received(connection)
+                self._closing[connection] = now
                 connection.transport.close()
-        for connection in _since(self._leaving, now - FAREWELL):
-            self._cut(connection)
+        for connection in _since(self._closing, now - FAREWELL):
+            self._abort(connection)
 
-    def _make_room(self, newest: Connection) -> None:
-        """Two go for one that comes, so that there are fewer again. The newest goes itself where all others ask."""
+    def _abort_idle(self, newest: Connection) -> None:
+        """Abort two for each new connection, so that the number falls; the newest itself if all others are busy."""
         slow = (one for one in self._sending if not one.is_known)
-        idle = (one for one in chain(self._leaving, self._strangers, slow, self._known) if one is not newest)
-        going = [one for one, _ in zip(idle, range(2), strict=False)] or [newest]
-        for connection in going:
-            self._cut(connection)
+        idle = (
+            one for one in chain(self._closing, self._idle_anonymous, slow, self._idle_signed_in) if one is not newest
+        )
+        aborted = [one for one, _ in zip(idle, range(2), strict=False)] or [newest]
+        for connection in aborted:
+            self._abort(connection)
         if self._now() - self._warned_at > _WARN_EVERY:
             self._warned_at = self._now()
-            log.warning("%d connections are open; those that ask for nothing are closed", len(self._open))
+            log.warning("%d connections are open; idle ones are closed", len(self._open))
 
-    def _cut(self, connection: Connection) -> None:
-        self.went(connection)
+    def _abort(self, connection: Connection) -> None:
+        self.closed(connection)
         connection.transport.abort()
 
 
 def _since(waiting: dict[Connection, float], moment: float) -> list[Connection]:
-    """Those that wait for so long already. Who came first is first."""
+    """The connections that have been idle since before this moment, the oldest first."""
 
     def found() -> Iterator[Connection]:
         for connection, since in waiting.items():
@@ -140,36 +142,36 @@ def _since(waiting: dict[Connection, float], moment: float) -> list[Connection]:
 
 
 class Connection(HTTPProtocol):
-    """One of them, as uvicorn has it, which tells the others what it does."""
+    """A connection of uvicorn that reports its changes to `Connections`."""
 
-    def __init__(self, connections: Connections, **given: Any) -> None:
-        super().__init__(**given)
+    def __init__(self, connections: Connections, **options: Any) -> None:
+        super().__init__(**options)
         self._all = connections
 
     @property
-    def is_asking(self) -> bool:
-        """Has it a request in hand?"""
+    def is_busy(self) -> bool:
+        """Does it have a request without a complete response?"""
         return self.cycle is not None and not self.cycle.response_complete
 
     @property
     def is_known(self) -> bool:
-        """Was somebody signed in who asked last?"""
+        """Did its last request come from an operator who is signed in?"""
         return self.scope is not None and self.scope.get("state", {}).get("operator") is not None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._all.came(self, transport.get_extra_info("socket").fileno())
+        self._all.opened(self, transport.get_extra_info("socket").fileno())
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._all.went(self)
+        self._all.closed(self)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.is_asking:
-            (self._all.sends if self.cycle.more_body else self._all.asks)(self)
+        if self.is_busy:
+            (self._all.receiving if self.cycle.more_body else self._all.received)(self)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if not self.is_asking:  # else the next request was there already
-            self._all.waits(self)
+        if not self.is_busy:  # else the next request is there already
+            self._all.idle(self)

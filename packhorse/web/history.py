@@ -112,13 +112,13 @@ def _taken_from(storage: Storage, death: Event) -> list[Event]:
 
 _AT_ONCE = 1_000
 # What only operators do, or what says who did it: these events make the audit.
-_JOB_DEEDS = frozenset(
+_JOB_ACTIONS = frozenset(
     (
         *(Kind.ABORT_ASKED, Kind.ABORTED, Kind.FORCE_STARTED),
         *(Kind.PRIORITY_CHANGED, Kind.QUEUE_CHANGED, Kind.RETRIED, Kind.DELETED),
     )
 )
-_OTHER_DEEDS = (Subject.QUEUE, Subject.SCHEDULE, Subject.FAILURE)
+_OTHER_SUBJECTS = (Subject.QUEUE, Subject.SCHEDULE, Subject.FAILURE)
 
 
 class EventSlice(list[Event]):
@@ -187,39 +187,39 @@ class History:
     def audit(self, before: int | None, limit: int, by: str | None = None) -> EventSlice:
         """What people did, the newest first; `by` asks for one of them. One look may find little, so several are taken
         until there is a page of them; `before` is None if nothing at all is older."""
-        deeds = EventSlice()
+        actions = EventSlice()
         for width in scan_widths(self._storage):
-            found = self._deeds(before, width, limit - len(deeds), by)
-            deeds += found
-            deeds.last, before = max(deeds.last, found.last), found.before
-            if before is None or len(deeds) >= limit:
+            found = self._find_actions(before, width, limit - len(actions), by)
+            actions += found
+            actions.last, before = max(actions.last, found.last), found.before
+            if before is None or len(actions) >= limit:
                 break
-        deeds.before = before if before is not None and newest_id(self._storage, before) else None
-        return deeds
+        actions.before = before if before is not None and newest_id(self._storage, before) else None
+        return actions
 
-    def _deeds(self, before: int | None, width: int, limit: int, by: str | None) -> EventSlice:
-        """What one look finds."""
+    def _find_actions(self, before: int | None, width: int, limit: int, by: str | None) -> EventSlice:
+        """The actions in one range of event ids."""
         top = newest_id(self._storage, before) + 1
         edge = max(0, top - width)
         at_once = limit + 1 if by is None else _AT_ONCE
         lists = [
             self._storage.events(where, limit=at_once, newest_first=True)
             for where in [
-                EventFilter(kinds=_JOB_DEEDS, before=top, after=edge),
-                *(EventFilter(subject=subject, before=top, after=edge) for subject in _OTHER_DEEDS),
+                EventFilter(kinds=_JOB_ACTIONS, before=top, after=edge),
+                *(EventFilter(subject=subject, before=top, after=edge) for subject in _OTHER_SUBJECTS),
                 EventFilter(subject=Subject.FOREMAN, kind=Kind.ORDERED, before=top, after=edge),
                 EventFilter(subject=Subject.CLIENT, kind=Kind.SIGNED_OUT, before=top, after=edge),
             ]
         ]
-        # Of a list that was cut short nothing is known below its last one, so nothing below that is told of any.
+        # A list that is cut says nothing about older events, so leave out older events of every list.
         floor = max((found[-1].id for found in lists if len(found) == at_once), default=edge + 1)
-        deeds = [event for found in lists for event in found if event.id >= floor and self._is_deed(event, by)]
-        deeds.sort(key=lambda event: -event.id)
-        if len(deeds) > limit:
-            return self._slice(deeds[:limit], top - 1, deeds[limit - 1].id)
-        return self._slice(deeds, top - 1, floor if floor > 1 else None)
+        actions = [event for found in lists for event in found if event.id >= floor and self._is_action(event, by)]
+        actions.sort(key=lambda event: -event.id)
+        if len(actions) > limit:
+            return self._slice(actions[:limit], top - 1, actions[limit - 1].id)
+        return self._slice(actions, top - 1, floor if floor > 1 else None)
 
-    def _is_deed(self, event: Event, by: str | None) -> bool:
+    def _is_action(self, event: Event, by: str | None) -> bool:
         who = (event.data or {}).get("by")
         return bool(who) and by in (None, who) and self._sees(event)
 

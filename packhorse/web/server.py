@@ -85,7 +85,7 @@ class WebServer:
     def run(self) -> None:
         """Serve until `stop`, Ctrl-C or SIGTERM."""
         _share_memory()
-        self._connections.bear(allow_files())
+        self._connections.set_file_limit(allow_files())
         if threading.current_thread() is threading.main_thread():
             # uvicorn raises the signal again after it has stopped; by default that would kill the process.
             signal.signal(signal.SIGTERM, lambda *_: self.stop())

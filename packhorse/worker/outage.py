@@ -12,13 +12,14 @@ from packhorse.storage.contract import BATCH
 log = logging.getLogger("packhorse.worker")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
-"""Seconds between two tries."""
+"""Seconds between two attempts."""
 LOG_EVERY = 60.0
 """Seconds between two warnings about the same outage."""
 
 
 class Outage:
-    """There may be none. Meanwhile everything stays with the worker; later the tokens decide what still counts."""
+    """Whether the storage is unavailable, and when to try again. Until then the worker keeps its outcomes; later the
+    tokens decide which of them still count."""
 
     def __init__(self) -> None:
         self.next_try = 0.0

@@ -20,8 +20,8 @@ from packhorse.worker.outcomes import of_given_up
 
 
 class Timeouts:
-    """Of one worker. A job that nothing can stop is given up, and its worker must be replaced: only the end of the
-    process ends a thread."""
+    """The timeouts of one worker's jobs. If nothing stops a job, the worker gives it up and must be replaced: only the
+    end of the process ends a thread."""
 
     def __init__(self, executors: ExecutorPool, limits: WorkerLimits, *, in_program: bool = False) -> None:
         self._executors = executors

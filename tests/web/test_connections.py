@@ -57,7 +57,7 @@ def some(all_: Connections, number: int, **given: Any) -> list[Any]:
     """So many new ones."""
     made: list[Any] = [Connection(**given) for _ in range(number)]
     for connection in made:
-        all_.came(connection, 10)
+        all_.opened(connection, 10)
     return made
 
 
@@ -68,10 +68,10 @@ def gone(made: list[Any]) -> list[int]:
 def test_who_has_not_asked_in_time_is_hung_up_on_and_who_asks_is_not(clock: Clock):
     all_ = Connections(now=clock)
     silent, asking, again = some(all_, 3)
-    all_.asks(asking)
+    all_.received(asking)
     clock.now = HEAD / 2
-    all_.asks(again)
-    all_.waits(again)  # answered
+    all_.received(again)
+    all_.idle(again)  # answered
 
     clock.now = HEAD
     all_.close_overdue()
@@ -87,7 +87,7 @@ def test_who_does_not_read_the_end_of_an_answer_is_cut_off_at_last(clock: Clock)
     slow, quick = some(all_, 2)
     clock.now = HEAD
     all_.close_overdue()
-    all_.went(quick)
+    all_.closed(quick)
 
     clock.now = HEAD + FAREWELL
     all_.close_overdue()
@@ -99,7 +99,7 @@ def test_where_there_are_too_many_strangers_who_ask_nothing_go_first_the_oldest_
     all_ = Connections(most=6, now=clock)
     known = some(all_, 2, is_known=True)
     strangers = some(all_, 4)
-    all_.asks(strangers[0])
+    all_.received(strangers[0])
 
     some(all_, 1)
     assert (gone(known), gone(strangers)) == ([], [1, 2])
@@ -113,7 +113,7 @@ def test_where_all_others_ask_the_newest_goes(clock: Clock):
     all_ = Connections(most=3, now=clock)
     asking = some(all_, 3)
     for connection in asking:
-        all_.asks(connection)
+        all_.received(connection)
 
     newest = some(all_, 1)
 
@@ -122,13 +122,13 @@ def test_where_all_others_ask_the_newest_goes(clock: Clock):
 
 def test_room_is_made_before_there_are_no_more_files(clock: Clock):
     all_ = Connections(now=clock)
-    all_.bear(1_000)
+    all_.set_file_limit(1_000)
     waiting = some(all_, 3)
     last: Any = Connection()
 
-    all_.came(last, 749)
+    all_.opened(last, 749)
     assert gone([*waiting, last]) == []
-    all_.came(last, 750)
+    all_.opened(last, 750)
 
     assert gone([*waiting, last]) == [0, 1]
 
@@ -137,7 +137,7 @@ def test_a_stranger_whose_request_is_not_whole_yet_makes_room_too(clock: Clock):
     all_ = Connections(most=4, now=clock)
     slow, known = some(all_, 2), some(all_, 2, is_known=True)
     for connection in (*slow, *known):
-        all_.sends(connection)
+        all_.receiving(connection)
 
     newest = some(all_, 1)
 

@@ -44,7 +44,7 @@ from packhorse.monitor.actions import (
     outcome_of,
     outcome_text,
 )
-from packhorse.monitor.serializers import plain_fields, steered_fields
+from packhorse.monitor.serializers import action_fields, plain_fields
 from packhorse.monitor.text import call_text, count_text, shorten
 from packhorse.monitor.why import still_running_text
 from packhorse.storage.records import ActionResult
@@ -169,7 +169,7 @@ def _apply_to_named(context: CommandContext, action: JobAction, selection: JobSe
     after = context.storage.get(job_id)
     if context.as_json:
         result = ActionResult(job_id, True, after.state if after else record.state)
-        context.print_json(steered_fields(action.operation, result))
+        context.print_json(action_fields(action.operation, result))
     else:
         say(f"{_change_text(action, after)}: {_call(record)}")
     _note_wait(context, action, record)
@@ -189,7 +189,7 @@ def _apply_to_only(context: CommandContext, action: JobAction, selection: JobSel
     (result,) = action.apply(context.storage, selection.seen, by=by)
     outcome = outcome_of(action, result)
     if context.as_json:
-        context.print_json(steered_fields(action.operation, result))
+        context.print_json(action_fields(action.operation, result))
     else:
         say(f"{outcome_text(action, outcome)}: {_call(record)}")
     if result.changed:
@@ -232,7 +232,7 @@ def _apply_to_many(context: CommandContext, action: JobAction, selection: JobSel
             outcomes.update(outcome_of(action, result) for result in results)
             if context.as_json:
                 for result in results:
-                    context.print_json(steered_fields(action.operation, result))
+                    context.print_json(action_fields(action.operation, result))
             done += len(results)
             rate = done / max(time.monotonic() - started, 0.001)
             bar.update(100 * done // total, f"{rate:,.0f}/s  Ctrl-C stops after this batch")

@@ -52,7 +52,7 @@ def set_queue(
 ) -> list[ActionResult]:
     def work(own: Transaction) -> list[ActionResult]:
         own.know([queue])
-        change: Change = lambda job: transitions.requeued(job, queue, own.now, by, options)  # noqa: E731
+        change: Change = lambda job: transitions.moved_to_queue(job, queue, own.now, by, options)  # noqa: E731
         results = _change_jobs(own, Operation.SET_QUEUE, job_ids, seen, change)
         if not any(result.changed for result in results):
             raise _NothingChanged(results)

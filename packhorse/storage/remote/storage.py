@@ -18,6 +18,7 @@ import msgspec
 
 from packhorse.core import clock
 from packhorse.core.errors import BadURL, BadValue, NotAllowed, NotSignedIn, SchemaTooNew, StorageUnavailable
+from packhorse.core.job import OPERATOR_ACTIONS
 from packhorse.storage.checks import WRITES, checked
 from packhorse.storage.contract import Storage
 from packhorse.storage.pool import Pool
@@ -29,12 +30,12 @@ from packhorse.storage.rpc import CALLS, RPC_VERSION, Greeting, Refusal, RemoteC
 
 PATH = "/api/v1/work"
 
-_NOT_TWICE = frozenset(
+_NOT_TWICE: frozenset[str] = frozenset(
     {
         "append_log", "check_in", "record_stat", "record_deed",  # would be recorded twice
         "reserve", "finish_and_reserve",  # the worker looks for jobs of a lost answer
         "pause", "resume", "pause_schedule", "remove_schedule", "silence_failure", "leave_client",  # "was so already"
-        "abort", "force_start", "set_priority", "set_queue", "retry", "delete", "acknowledge", "order", "tick",
+        *OPERATOR_ACTIONS, "acknowledge", "order", "tick",
         "set_move", "load",
     }
 )  # fmt: skip

@@ -24,14 +24,14 @@ from packhorse.monitor.filters import chooses_some, expand_names, parse_moment, 
 from packhorse.monitor.liveness import has_free_slot
 from packhorse.monitor.serializers import (
     STORED_JSON,
+    ActionFields,
     EventFields,
     JobFields,
-    SteeredFields,
+    action_fields,
     event_fields,
     holder_fields,
     iso,
     plain_fields,
-    steered_fields,
 )
 from packhorse.monitor.text import call_text, shorten
 from packhorse.storage import BATCH
@@ -127,7 +127,7 @@ class JobOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class NewJobBody(JobOptions, kw_only=True, forbid_unknown_fields=True):
-    """A job that is to be. With an `id` of one's own, asking twice adds one job. `known` false takes any task name,
+    """A new job. With an `id` of your own, a repeated request adds only one job. `known: false` accepts any task name
     and any arguments."""
 
     task: Name
@@ -137,11 +137,11 @@ class NewJobBody(JobOptions, kw_only=True, forbid_unknown_fields=True):
 
 
 NewJobs = Annotated[list[NewJobBody], Meta(min_length=1, max_length=BATCH)]
-"""Many of them, which are stored all or none."""
+"""Many new jobs: all are stored, or none."""
 
 
 class CopyBody(JobOptions, kw_only=True, forbid_unknown_fields=True):
-    """What shall be different about the copy; `args` replaces all arguments, and masked values stay as they are."""
+    """What the copy changes. `args` replaces all arguments; masked values stay as they are."""
 
     args: dict[str, Any] | None = None
 
@@ -153,7 +153,7 @@ class PriorityBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class QueueBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The queue in which it shall be. With `new` it need not be known yet; without, one that is misspelt is refused."""
+    """The queue to move the job to. Without `new`, a queue that does not exist is refused."""
 
     queue: Annotated[str, Meta(min_length=1)]
     new: bool = False
@@ -388,50 +388,50 @@ def _created(call: Call, handles: Sequence[JobHandle[Any]]) -> list[CreatedJob]:
     ]
 
 
-# --- steering ---------------------------------------------------------------------------------------------------------
+# --- actions ----------------------------------------------------------------------------------------------------------
 
 
-def _steered(call: Call, id: str, action: JobAction) -> SteeredFields:
+def _apply(call: Call, id: str, action: JobAction) -> ActionFields:
     before = call.actions.apply(action, id, new_queue_hint=_UNKNOWN_QUEUE)
     after = call.web.storage.get(id)
-    return steered_fields(action.operation, ActionResult(id, True, after.state if after else before.state))
+    return action_fields(action.operation, ActionResult(id, True, after.state if after else before.state))
 
 
 @post("/jobs/{id}/abort")
-def abort_job(call: Call, id: str) -> SteeredFields:
-    """Stop a job for good. A waiting one ends at once. A running one is asked to stop, and made to if it does not:
-    `requested` says so. It ends as aborted, unless it completes before it hears of it."""
-    return _steered(call, id, JobAction(Operation.ABORT))
+def abort_job(call: Call, id: str) -> ActionFields:
+    """Abort a job. A waiting job ends immediately. A running job is asked to stop, then forced to: `requested` is true.
+    It ends as aborted, unless it completes first."""
+    return _apply(call, id, JobAction(Operation.ABORT))
 
 
 @post("/jobs/{id}/force_start")
-def force_start_job(call: Call, id: str) -> SteeredFields:
-    """Run a waiting job next, whatever its delay, its retry wait, or a pause of its queue."""
-    return _steered(call, id, JobAction(Operation.FORCE_START))
+def force_start_job(call: Call, id: str) -> ActionFields:
+    """Run a waiting job next, regardless of its delay, its retry wait, or a pause of its queue."""
+    return _apply(call, id, JobAction(Operation.FORCE_START))
 
 
 @post("/jobs/{id}/retry")
-def retry_job(call: Call, id: str) -> SteeredFields:
-    """Give a dead or aborted job all its tries again, or a retrying one its next try now."""
-    return _steered(call, id, JobAction(Operation.RETRY))
+def retry_job(call: Call, id: str) -> ActionFields:
+    """Give a dead or aborted job all its attempts again, or start the next attempt of a retrying job now."""
+    return _apply(call, id, JobAction(Operation.RETRY))
 
 
 @post("/jobs/{id}/priority")
-def set_job_priority(call: Call, id: str, body: PriorityBody) -> SteeredFields:
-    """Move a waiting job in line."""
-    return _steered(call, id, JobAction(Operation.SET_PRIORITY, priority=body.priority))
+def set_job_priority(call: Call, id: str, body: PriorityBody) -> ActionFields:
+    """Change the priority of a waiting job."""
+    return _apply(call, id, JobAction(Operation.SET_PRIORITY, priority=body.priority))
 
 
 @post("/jobs/{id}/queue")
-def set_job_queue(call: Call, id: str, body: QueueBody) -> SteeredFields:
-    """Put a job that does not run, and may still, in another queue. It keeps its priority and its age."""
-    return _steered(call, id, JobAction(Operation.SET_QUEUE, queue=body.queue, new_queue=body.new))
+def set_job_queue(call: Call, id: str, body: QueueBody) -> ActionFields:
+    """Move a job that may still run, and does not run now, to another queue. It keeps its priority and its age."""
+    return _apply(call, id, JobAction(Operation.SET_QUEUE, queue=body.queue, new_queue=body.new))
 
 
 @delete("/jobs/{id}")
-def delete_job(call: Call, id: str) -> SteeredFields:
+def delete_job(call: Call, id: str) -> ActionFields:
     """Remove a waiting or finished job with its log; its events stay."""
-    return _steered(call, id, JobAction(Operation.DELETE))
+    return _apply(call, id, JobAction(Operation.DELETE))
 
 
 # --- many -------------------------------------------------------------------------------------------------------------
@@ -439,19 +439,21 @@ def delete_job(call: Call, id: str) -> SteeredFields:
 
 @post("/bulk")
 def bulk(call: Call, body: BulkBody) -> BulkAnswer:
-    """Abort, force_start, retry, set_priority, set_queue or delete many jobs at once. Deleting needs the role admin."""
+    """Abort, force_start, retry, set_priority, set_queue or delete many jobs. Deleting needs the role admin."""
     call.operator.require(Role.ADMIN if body.job_action.operation is Operation.DELETE else Role.OPERATE)
     now = call.reader.now()
     if body.ids is not None:
         return _these(call, body, now)
     if not (body.filter or "").strip():
-        raise BadValue("which jobs? neither filter nor ids says so", hint='e.g. {"filter": "state:dead task:resize"}')
+        raise BadValue(
+            "the request names no jobs: it has neither filter nor ids", hint='e.g. {"filter": "state:dead task:resize"}'
+        )
     seen_at = _seen_at(body) or now
     words = expand_names([body.filter or ""], call.web.filters)
     where = parse_words_apart(words, seen_at)
     if not chooses_some(words, seen_at):
         raise BadValue(
-            "the filter chooses no jobs, and would mean every job", hint='{"filter": "finished"} are all that ended'
+            "the filter has no condition and would mean every job", hint='{"filter": "finished"} are all that ended'
         )
     if body.preview:
         return _preview(call, body.job_action, where, now)
@@ -462,7 +464,7 @@ def bulk(call: Call, body: BulkBody) -> BulkAnswer:
 
 def _these(call: Call, body: BulkBody, now: int) -> BulkAnswer:
     if body.filter is not None or body.preview:
-        raise BadValue("ids go alone, without filter and preview", hint='e.g. {"action": "retry", "ids": ["…"]}')
+        raise BadValue("ids cannot be combined with filter or preview", hint='e.g. {"action": "retry", "ids": ["…"]}')
     call.actions.check(body.job_action, new_queue_hint=_UNKNOWN_QUEUE)
     seen_at = _seen_at(body)
     done = call.actions.apply_to_ids(body.job_action, body.ids or [], seen_at)

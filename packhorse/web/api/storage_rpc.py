@@ -140,21 +140,21 @@ class StorageRpc:
         operator.require(role)
         if some := "queues" if operator.queues else "tasks" if operator.tasks else "":
             raise NotAllowed(
-                f"{operator.name} is for some {some} only, and a worker sees all of the storage",
-                hint="give the worker a token for all, and let it serve some: packhorse work --queues",
+                f"{operator.name} may see only some {some}, and a worker sees the whole storage",
+                hint="give the worker a token without limits, and name its queues: packhorse work --queues",
             )
         return operator
 
     def _put(self, call: RemoteCall, body: bytes, operator: Operator, asked_at: float) -> bytes:
         if time.monotonic() - asked_at > _OLD:
-            raise StorageUnavailable("the manager has more to do than it can", hint="try again")
-        with _understanding():
-            given = call.decode_arguments(body)
-        self._look_through(call, given, operator)
-        return call.run_on(self._storage, given)
+            raise StorageUnavailable("the manager is overloaded", hint="try again")
+        with _decoding():
+            arguments = call.decode_arguments(body)
+        self._restrict(call, arguments, operator)
+        return call.run_on(self._storage, arguments)
 
-    def _look_through(self, call: RemoteCall, given: Any, operator: Operator) -> None:
-        """What a storage takes as it comes is looked at before, and made to say through whose token it came."""
+    def _restrict(self, call: RemoteCall, given: Any, operator: Operator) -> None:
+        """Check and limit the arguments that a storage would accept unchecked, and add the name of the token."""
         if call.name in ("enqueue", "tick"):
             check_jobs(given.jobs, self._web.app.settings.payload_limit)
         if call.name in ("finish", "finish_and_reserve"):
@@ -167,7 +167,7 @@ class StorageRpc:
             given.lease = max(given.lease, self._web.app.settings.lease)
             if not self._web.access.is_open:
                 given.worker = replace(given.worker, info={**given.worker.info, THROUGH: operator.name})
-            # What makes a repeated call harmless everybody can read, so it does not show that it is the same process.
+            # Every operator can read the id of a worker, so a join with the same id may come from another process.
             if not operator.may(Role.ADMIN) and self._lives_for_another([given.worker.id], operator):
                 raise WorkerExists(given.worker.id)
         if call.name in ("rescue_owner", "leave") and not operator.may(Role.ADMIN):
@@ -180,16 +180,16 @@ class StorageRpc:
             given.by = f"{given.by} through {operator.name}" if given.by else operator.name
 
     def _refuse_to_end(self, owners: Collection[str], operator: Operator) -> None:
-        """A worker that lives is not given up by who cannot know: only those who joined through the same token see it
-        die, as its foreman does. One that has fallen silent may be given up by anybody."""
+        """Refuse to end a live worker that joined with another token. Only its foreman, which has the same token, can
+        know that it died. Every operator may end a worker that has fallen silent."""
         if owner := self._lives_for_another(owners, operator):
             raise NotAllowed(
-                f"worker {owner} lives, and did not join through the token of {operator.name}",
-                hint="what it holds is taken back once it has been silent for its lease",
+                f"worker {owner} is alive and did not join with the token of {operator.name}",
+                hint="its jobs are rescued once it has been silent for its lease",
             )
 
     def _lives_for_another(self, owners: Collection[str], operator: Operator) -> str | None:
-        """One of these workers that is alive and has joined through another token, or here."""
+        """Return one of these workers that is alive and joined with another token or none, else None."""
         others = [one for one in self._storage.workers() if one.id in owners and one.info.get(THROUGH) != operator.name]
         if not others:
             return None
@@ -197,8 +197,8 @@ class StorageRpc:
         return next((one.id for one in others if is_alive(one, now, lease)), None)
 
     def _with_attempts(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
-        """Failures with the number of attempts that the job has, or its task allows. A worker may ask for as many as
-        the task has announced for some errors, and for no more."""
+        """Limit the attempts in these failures to those of the job or its task, or to what the task has announced for
+        some errors."""
         asking = [one.token.job_id for one in outcomes if _wants_another(one)]
         if not asking:
             return outcomes
@@ -212,8 +212,8 @@ class StorageRpc:
         ]
 
     async def _sleep(self, request: Request, body: bytes) -> bytes:
-        """Sleep in naps, so that nobody sleeps on, and hears the bell, for a worker that has gone."""
-        with _understanding():
+        """Wait in short turns, so that the wait ends soon after its worker has disconnected."""
+        with _decoding():
             given = CALLS["wait"].decode_arguments(body)
         deadline = time.monotonic() + min(given.timeout, _LONGEST_SLEEP)
         while True:
@@ -229,7 +229,7 @@ class StorageRpc:
 
 
 def _wants_another(outcome: Outcome) -> TypeGuard[Failed | Overrun]:
-    """Does its worker want another attempt?"""
+    """Does its worker ask for another attempt?"""
     return isinstance(outcome, Failed | Overrun) and outcome.retry_in is not None
 
 
@@ -240,12 +240,12 @@ def _within_limits(outcome: Failed | Overrun, job: Job, announced: Mapping[str, 
 
 
 @contextmanager
-def _understanding() -> Iterator[None]:
+def _decoding() -> Iterator[None]:
     try:
         yield
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         hint = "see packhorse/storage/contract.py; are both of the same version?"
-        raise BadValue(f"the call is not understood: {error}", hint=hint) from None
+        raise BadValue(f"the call cannot be decoded: {error}", hint=hint) from None
 
 
 def _json(body: bytes) -> Response:

@@ -50,14 +50,14 @@ def audit(call: Call, request: PageRequest) -> PageResponse:
     text = request.query.get("before", "")
     before = int(text) if text.isdigit() and len(text) < 18 else None
     by = request.query.get("by")
-    deeds = call.reader.history.audit(before, _LIMIT, by)
-    earlier = address("/audit", by=by, before=deeds.before) if deeds.before is not None else None
-    return PageResponse("audit.html", "Audit", {"told": _entries(deeds), "earlier": earlier, "by": by})
+    actions = call.reader.history.audit(before, _LIMIT, by)
+    earlier = address("/audit", by=by, before=actions.before) if actions.before is not None else None
+    return PageResponse("audit.html", "Audit", {"told": _entries(actions), "earlier": earlier, "by": by})
 
 
-def _entries(deeds: list[Event]) -> list[AuditEntry]:
+def _entries(actions: list[Event]) -> list[AuditEntry]:
     entries: list[AuditEntry] = []
-    for event in deeds:
+    for event in actions:
         by, word = str((event.data or {}).get("by")), _WORDS.get(event.kind, event.kind.replace("_", " "))
         entry = _same_action(entries, event, by, word)
         if entry is not None:

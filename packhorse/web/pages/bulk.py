@@ -1,4 +1,4 @@
-"""Doing something to many jobs: first a page that says how many and shows some, then the deed, in steps of two seconds.
+"""Actions on many jobs: first a page that says how many and shows some, then the action, in steps of two seconds.
 
 It works on what was seen: the form carries the filter and the moment of the list, and what came or changed later is
 left alone; of those that were ticked, what changes after the question. More than a hundred want their number typed.
@@ -47,8 +47,8 @@ def bulk(call: Call, request: PageRequest) -> PageResponse | Redirect:
         call.actions.check(action, new_queue_hint=UNKNOWN_QUEUE)
     except (BadValue, QueueNotFound) as error:
         # The question again, with the field that is wrong; what was ticked stays so.
-        meant = _ticked(call, ids) if ids else _fitting(call, action, _where(call, request))
-        return _ask(call, request, action, meant, problem_of(error))
+        selection = _ticked(call, ids) if ids else _fitting(call, action, _where(call, request))
+        return _ask(call, request, action, selection, problem_of(error))
     return _do_to_ticked(call, request, action, ids) if ids else _do_to_fitting(call, request, action)
 
 
@@ -93,17 +93,17 @@ def _do_to_fitting(call: Call, request: PageRequest, action: JobAction) -> PageR
     skipped = sum(done.skipped.values()) + _number(request.field("skipped") or "0")
     if done.next is None:
         return _back(request, action.operation, changed, skipped)
-    return going(
+    return progress_page(
         action, request.field("filter"), seen_at, (changed, skipped), expected, done.next, request.field("back")
     )
 
 
-def going(
+def progress_page(
     action: JobAction, words: str, seen_at: int, done: tuple[int, int], expected: str, cursor: str, back: str
 ) -> PageResponse:
-    """The page that continues the action; `done` is how many were changed and skipped."""
+    """A page that continues the action; `done` is how many jobs were changed and skipped."""
     context = {
-        **_told(action),
+        **_form_fields(action),
         "filter_text": words,
         "seen_at": seen_at,
         "changed": done[0],
@@ -122,30 +122,30 @@ def _is_typed(request: PageRequest) -> bool:
 
 
 def _ask(
-    call: Call, request: PageRequest, action: JobAction, meant: BulkSelection, problem: Problem | None = None
+    call: Call, request: PageRequest, action: JobAction, selection: BulkSelection, problem: Problem | None = None
 ) -> PageResponse:
     now = call.reader.now()
     context = {
-        **_told(action),
-        "number": meant.number,
-        "exact": meant.exact,
-        "rows": [row_of(job, now) for job in meant.examples],
-        "ids": meant.ids,
+        **_form_fields(action),
+        "number": selection.number,
+        "exact": selection.exact,
+        "rows": [row_of(job, now) for job in selection.examples],
+        "ids": selection.ids,
         "scope": request.field("scope"),
         "filter_text": request.field("filter"),
-        "seen_at": request.field("seen_at") if request.field("seen_at") and not meant.ids else str(now),
+        "seen_at": request.field("seen_at") if request.field("seen_at") and not selection.ids else str(now),
         "problem": problem,
         "queue_names": queue_names(call.reader),
         "back": request.field("back"),
-        "must_type": meant.number > MOST_UNTYPED and not meant.ids,
+        "must_type": selection.number > MOST_UNTYPED and not selection.ids,
         "is_wrong": request.field("sure") == "yes",
     }
-    title = f"{OPERATIONS[action.operation]} {meant.number:,} jobs?"
+    title = f"{OPERATIONS[action.operation]} {selection.number:,} jobs?"
     return PageResponse("bulk.html", title, context, status=problem.status if problem else 200)
 
 
-def _told(action: JobAction) -> dict[str, Any]:
-    """The action, in the words of the form that asks for it again."""
+def _form_fields(action: JobAction) -> dict[str, Any]:
+    """The fields of the form that repeats the action."""
     return {
         "operation": action.operation.value,
         "word": OPERATIONS[action.operation],
@@ -175,9 +175,9 @@ def _operation(word: str) -> Operation:
     try:
         operation = Operation(word)
     except ValueError:
-        raise BadValue(f"{word!r} cannot be done to jobs") from None
+        raise BadValue(f"{word!r} is not an action on jobs") from None
     if operation not in OPERATIONS:
-        raise BadValue(f"{word!r} cannot be done to jobs")
+        raise BadValue(f"{word!r} is not an action on jobs")
     return operation
 
 

@@ -1,6 +1,6 @@
 """One job: its page, and everything that can be done from there. What the page shows is in `job_cards.py`.
 
-A deed answers with the page to go to; a form that was filled in wrongly comes back with what was typed.
+An action answers with the page to go to; a form with an invalid field comes back with what was typed.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _gone(call: Call, request: PageRequest, id: str) -> PageResponse:
 
 @form_action("/jobs/{id}/retry")
 def retry(call: Call, request: PageRequest, id: str) -> Redirect:
-    """All its tries again."""
+    """Give it all its attempts again."""
     call.actions.apply(JobAction(Operation.RETRY), id)
     return Redirect(f"/jobs/{id}?said=retried")
 

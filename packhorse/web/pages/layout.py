@@ -28,7 +28,7 @@ from packhorse.web.pages.time_range import RANGES, chosen_range
 from packhorse.web.security.operator import Role
 from packhorse.web.text import safe
 
-# What a page says after a deed.
+# What a page says after an action.
 MESSAGES = {
     "retried": "It is queued again.",
     "aborted": "Aborted.",
@@ -65,7 +65,7 @@ _DONE_TO_MANY = {
 }
 
 
-# What takes a deed back, and for how long that is offered. Restarting brings workers that take jobs again.
+# What undoes an action, and for how long a page offers it. Restarting starts workers that take jobs again.
 UNDO_PATHS = {
     "paused": "/queues/{}/resume",
     "resumed": "/queues/{}/pause",
@@ -144,7 +144,7 @@ def render(call: Call, page_request: PageRequest, shown: PageResponse, place: st
     totals, now = totals_for(call.reader), call.reader.now()
     health = call.web.cache.health()
     frame: dict[str, Any] = {
-        **_surroundings(call.web, page_request),
+        **_common_context(call.web, page_request),
         "title": safe(shown.title),
         "place": place,
         "topics": ",".join(("overview", *shown.topics)),
@@ -155,7 +155,7 @@ def render(call: Call, page_request: PageRequest, shown: PageResponse, place: st
         "operator": call.operator,
         "storage_name": health.url.rpartition("/")[2] or health.url,
         "storage_kind": health.kind,
-        "said": _said(page_request),
+        "said": _message(page_request),
         "undo": _undo(call, page_request, now) if call.operator.may(Role.OPERATE) else None,
         "may_operate": call.operator.may(Role.OPERATE),
         "may_delete": call.operator.may(Role.ADMIN),
@@ -172,7 +172,7 @@ def render_login(
     web: WebContext, page_request: PageRequest, *, wrong: bool, onward: str, status: int = 200
 ) -> Response:
     """The page at which one signs in."""
-    context = {**_surroundings(web, page_request), "title": "Sign in", "wrong": wrong, "onward": onward}
+    context = {**_common_context(web, page_request), "title": "Sign in", "wrong": wrong, "onward": onward}
     return _html(templates().get_template("login.html").render(context), status)
 
 
@@ -186,7 +186,7 @@ def render_problem(
 ) -> Response:
     """The page that says what went wrong, and what to do next; it may ask again by itself after so many seconds. `back`
     is the page whose form was sent, `known` how many jobs there were in each state, and how long ago."""
-    context = {**_surroundings(web, page_request), "title": problem.title, "problem": problem}
+    context = {**_common_context(web, page_request), "title": problem.title, "problem": problem}
     context |= {"again_in": again_in, "back": back, "known": known}
     response = _html(templates().get_template("problem.html").render(context), problem.status)
     if again_in is not None:
@@ -224,7 +224,7 @@ def nav_items(totals: Totals) -> list[NavItem]:
             "workers",
             "/workers",
             "Workers",
-            _hands(totals),
+            _workers_text(totals),
             not totals.workers,
             "workers",
         ),
@@ -234,13 +234,13 @@ def nav_items(totals: Totals) -> list[NavItem]:
     ]
 
 
-def _hands(totals: Totals) -> str:
-    """How many workers, and how many of their slots are busy; where there is no room for both, the latter."""
+def _workers_text(totals: Totals) -> str:
+    """The number of workers and their busy slots; only the slots if there is no room for both."""
     busy = f"{totals.busy}/{totals.slots}"
     return "none" if not totals.workers else busy if len(busy) > _ROOM else f"{totals.workers} · {busy}"
 
 
-def _surroundings(web: WebContext, page_request: PageRequest) -> dict[str, Any]:
+def _common_context(web: WebContext, page_request: PageRequest) -> dict[str, Any]:
     return {
         "root": page_request.root,
         "static": f"{page_request.root}/static/{digest()}",
@@ -250,10 +250,10 @@ def _surroundings(web: WebContext, page_request: PageRequest) -> dict[str, Any]:
     }
 
 
-def _said(page_request: PageRequest) -> str:
+def _message(page_request: PageRequest) -> str:
     said = page_request.query.get("said", "")
     if said == "bulk":
-        return _said_of_many(page_request)
+        return _bulk_message(page_request)
     if said in ("pruned", "pruned_some"):
         jobs, events = (_counted(page_request, name) for name in ("changed", "skipped"))
         rest = " There are more: prune again." if said == "pruned_some" else ""
@@ -267,14 +267,14 @@ def _said(page_request: PageRequest) -> str:
 
 
 def _counted(page_request: PageRequest, name: str) -> int:
-    """A number that the address says, and that anybody may have written."""
+    """A number from the address, which may come from anywhere."""
     text = page_request.query.get(name, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 15 else 0
 
 
 def _undo(call: Call, page_request: PageRequest, now: int) -> str | None:
-    """Where the form goes that takes the last deed back, as long as that is offered. The address says what was done and
-    has our mark: a link from elsewhere shall not put a button before anybody that does what they never thought of."""
+    """The path of the form that undoes the last action, while the page offers that. The address names the action and is
+    signed, so that a link from another site cannot show a button that the operator does not expect."""
     said, name, at, mark = (page_request.query.get(each, "") for each in ("said", "undo", "at", "mark"))
     path = UNDO_PATHS.get(said)
     if path is None or not call.web.access.sessions.is_marked(mark, call.operator.name, said, name, at):
@@ -282,8 +282,8 @@ def _undo(call: Call, page_request: PageRequest, now: int) -> str | None:
     return path.format(quote(name, safe="")) if 0 <= now - int(at) <= _UNDO_FOR else None
 
 
-def _said_of_many(page_request: PageRequest) -> str:
-    """What was done to how many jobs. The address says it, and anybody may have written that."""
+def _bulk_message(page_request: PageRequest) -> str:
+    """How many jobs were changed, from the address, which may come from anywhere."""
     changed, skipped = (_counted(page_request, name) for name in ("changed", "skipped"))
     done = _DONE_TO_MANY.get(page_request.query.get("did", ""), "changed")
     if not changed:

@@ -21,7 +21,7 @@ from packhorse.web.api.problem import Problem
 from packhorse.web.context import Call
 from packhorse.web.pages import chart
 from packhorse.web.pages.annotations import annotated
-from packhorse.web.pages.bulk import going
+from packhorse.web.pages.bulk import progress_page
 from packhorse.web.pages.chart import Intervals
 from packhorse.web.pages.jobs import row_of
 from packhorse.web.pages.overview import charts_of
@@ -224,7 +224,7 @@ def purge(call: Call, request: PageRequest, name: str) -> PageResponse | Redirec
     if done.next is None:
         return Redirect(address(back, said="bulk", did="delete", changed=done.changed, skipped=skipped))
     words = f"waiting {shlex.quote(f'queue:{name}')}"
-    return going(JobAction(Operation.DELETE), words, int(seen_at), (done.changed, skipped), "", done.next, back)
+    return progress_page(JobAction(Operation.DELETE), words, int(seen_at), (done.changed, skipped), "", done.next, back)
 
 
 def _purge_form(call: Call, name: str, *, is_wrong: bool) -> PageResponse:

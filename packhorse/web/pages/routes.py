@@ -40,7 +40,9 @@ def page_routes(web: WebContext, guard: Callable[[Answer], Answer]) -> list[Base
         Route("/login", guard(_login(web)), methods=["GET", "POST"]),
         Route("/logout", guard(_logout(web)), methods=["POST"]),
     ]
-    routes += [Route(page.path, guard(_page(web, page)), methods=["GET"]) for page in PAGES if not _has_deed(page.path)]
+    routes += [
+        Route(page.path, guard(_page(web, page)), methods=["GET"]) for page in PAGES if not _has_form_action(page.path)
+    ]
     for form_action in FORM_ACTIONS:
         page = next((page for page in PAGES if page.path == form_action.path), None)
         routes.append(
@@ -53,7 +55,7 @@ def page_routes(web: WebContext, guard: Callable[[Answer], Answer]) -> list[Base
     )  # what has a name goes before what has any
 
 
-def _has_deed(path: str) -> bool:
+def _has_form_action(path: str) -> bool:
     return any(form_action.path == path for form_action in FORM_ACTIONS)
 
 
@@ -65,7 +67,7 @@ async def static(request: Request) -> Response:
     return found
 
 
-# --- pages and deeds --------------------------------------------------------------------------------------------------
+# --- pages and actions -----------------------------------------------------------------------------------------------
 
 
 def _page(web: WebContext, page: Page) -> Answer:

@@ -71,8 +71,8 @@ _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class Access:
-    """The rules of one web server. `read_only` lets nobody change anything. `open_mount`: the program into which the
-    web is mounted lets nobody in who may not do everything here."""
+    """The rules of one web server. `read_only` refuses every change. `open_mount`: the program that mounts the web
+    admits only users who may do everything here."""
 
     def __init__(
         self,

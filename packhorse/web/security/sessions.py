@@ -1,10 +1,10 @@
 """Sessions: who signed in at the login page. A cookie carries a number, the name and a time, signed.
 
 A session ends after half a day, when its operator signs out, and when any token is changed. The key is made of the
-tokens by scrypt, so every server with the same tokens reads the same cookies, before and after a restart, and whoever
-has a cookie cannot try out tokens at any speed. Which sessions were signed out of is in the storage, as events, so it
-holds for all servers of one storage; see `SignedOut`. The same key marks what an address says of a deed, so that a page
-tells its own addresses from those that others have made up.
+tokens by scrypt, so every server with the same tokens reads the same cookies, before and after a restart, and someone
+with a cookie cannot quickly guess tokens. The storage keeps as events which sessions were ended, so this holds for all
+servers of one storage; see `SignedOut`. The same key signs what an address says of an action, so that a page
+distinguishes its own addresses from forged ones.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class SignedOut:
         self.look()
 
     def look(self) -> None:
-        """Read what others have ended, and write down what we have. What cannot be done now, a later look does."""
+        """Store the sessions ended here, and read those ended elsewhere. The next call repeats what fails."""
         if not self._lock.acquire(timeout=EVERY):
             return  # another look has waited for the storage for as long already
         try:
@@ -148,7 +148,7 @@ class SignedOut:
             self._read()
             self.has_looked = True
         except StorageError as error:
-            log.warning("sessions that were signed out of elsewhere are not known now: %s", error.what)
+            log.warning("cannot read which sessions were ended elsewhere: %s", error.what)
         finally:
             self._lock.release()
 
